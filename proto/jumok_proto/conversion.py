@@ -341,7 +341,10 @@ route_to_proto, route_from_proto = _ROUTE.to_proto, _ROUTE.from_proto
 # --- terms ---
 
 _PLACEHOLDERS = Enumeration(
-    ("braces", "double_braces", "percent", "url", "email", "mention"),
+    (
+        *("braces", "double_braces", "percent", "url", "email", "mention", "element", "icu", "variable", "reference"),
+        *("path", "option", "hashtag", "version", "unit", "entity", "escape", "mask"),
+    ),
     translation_pb2.PlaceholderKind,
     "PLACEHOLDER_KIND",
     refusal="do_not_translate: unknown kind of placeholders {}; leave it out",

@@ -54,6 +54,8 @@ class AppliedTerm:
     """True if the hypothesis contains it; False if the tokenizer cannot write it, or it does not fit."""
     target_span: TextSpan | None = None
     """Its place in the text of the hypothesis, if known."""
+    spliced: bool = False
+    """True for a placeholder that the model did not write itself: its tokens are not those of the hypothesis."""
 
     def moved(self, source: int, target: int) -> "AppliedTerm":
         """Return the term with spans that many characters further on."""

@@ -16,8 +16,11 @@ class TermOptions(TypedDict, total=False):
     """Id or name of a stored glossary, whose terms count besides those of ``glossary``."""
     do_not_translate: Sequence[str] | None
     """Texts that are copied into translations; ``*`` stands for one or more letters, digits or ``_``."""
-    placeholders: Sequence[str] | None
-    """Kinds of placeholders that are copied: braces, double_braces, percent, url, email, mention."""
+    placeholders: bool | Sequence[str] | None
+    """Placeholders that are copied, each as often as it is in the text: all kinds (True), none (False), or those named:
+    braces, double_braces, percent, url, email, mention, element, icu.
+
+    None: True for a client of a server, and False for a translator in this process."""
 
 
 class TextOptions(TermOptions, total=False):

@@ -38,7 +38,7 @@ from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.warm_up import WarmUp
 from jumok_serve.text.detection import detect_source, group_by_language, sources_into
-from jumok_serve.text.terms import GlossaryStore, terminology
+from jumok_serve.text.terms import GlossaryStore, placeholders_of, terminology
 from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -533,6 +533,7 @@ def _parameters(
         terms=terminology(
             terms, _stored(glossaries, languages, stored, source_language, target_language) if stored else None
         ),
+        placeholders=placeholders_of(terms),
         **for_parts,
         **others,
     )

@@ -138,7 +138,9 @@ def _text_fields(options: TextOptions) -> dict[str, Any]:
             entries=[translation_pb2.GlossaryEntry(source=source, targets=targets) for source, targets in entries],
             stored=check_text("glossary.stored", stored or ""),
         )
-    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders", True)
+    fields["keep_placeholders"] = kinds is True
+    kinds = () if isinstance(kinds, bool) else kinds
     if patterns or kinds:
         texts = check_texts("do_not_translate", [*patterns] if not isinstance(patterns, str) else [patterns])
         fields["do_not_translate"] = translation_pb2.DoNotTranslate(patterns=texts, kinds=check_placeholders(kinds))

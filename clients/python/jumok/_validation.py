@@ -212,7 +212,7 @@ def check_glossary(glossary: object) -> dict[str, list[str]]:
 def check_placeholders(kinds: object) -> list[translation_pb2.PlaceholderKind.ValueType]:
     """Convert kinds of placeholders to the message's values."""
     if isinstance(kinds, str) or not isinstance(kinds, Sequence):
-        raise invalid_field("placeholders", f"must be a sequence of kinds, got {kinds!r}")
+        raise invalid_field("placeholders", f"must be True, False or a sequence of kinds, got {kinds!r}")
     for kind in kinds:
         if kind not in PLACEHOLDER_KINDS:
             raise invalid_field("placeholders", f"unknown kind {kind!r}; choose of {', '.join(PLACEHOLDER_KINDS)}")

@@ -42,6 +42,30 @@ class _PlaceholderKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     """E-mail addresses."""
     PLACEHOLDER_KIND_MENTION: _PlaceholderKind.ValueType  # 6
     """`@user`."""
+    PLACEHOLDER_KIND_ELEMENT: _PlaceholderKind.ValueType  # 7
+    """Empty elements in plain text: `<x id="1"/>`."""
+    PLACEHOLDER_KIND_ICU: _PlaceholderKind.ValueType  # 8
+    """Plural and select arguments of ICU messages, whose branches are translated."""
+    PLACEHOLDER_KIND_VARIABLE: _PlaceholderKind.ValueType  # 9
+    """`%1`, `$1`, `$name$`, `%NAME%`, `:name`."""
+    PLACEHOLDER_KIND_REFERENCE: _PlaceholderKind.ValueType  # 10
+    """References to other messages: `$t(name)`, `@:name`."""
+    PLACEHOLDER_KIND_PATH: _PlaceholderKind.ValueType  # 11
+    """Paths and names of files: `/etc/hosts`, `C:\\\\Users`, `data.csv`."""
+    PLACEHOLDER_KIND_OPTION: _PlaceholderKind.ValueType  # 12
+    """Options of commands: `--output`."""
+    PLACEHOLDER_KIND_HASHTAG: _PlaceholderKind.ValueType  # 13
+    """`#tag`."""
+    PLACEHOLDER_KIND_VERSION: _PlaceholderKind.ValueType  # 14
+    """Numbers of versions: `1.2.3`, `v2`."""
+    PLACEHOLDER_KIND_UNIT: _PlaceholderKind.ValueType  # 15
+    """Numbers with units that models break: `10 px`."""
+    PLACEHOLDER_KIND_ENTITY: _PlaceholderKind.ValueType  # 16
+    """Entities in plain text: `&nbsp;`."""
+    PLACEHOLDER_KIND_ESCAPE: _PlaceholderKind.ValueType  # 17
+    """Escapes in plain text: `\\\\n`."""
+    PLACEHOLDER_KIND_MASK: _PlaceholderKind.ValueType  # 18
+    """What other tools put in place of placeholders: `[X7X]`."""
 
 class PlaceholderKind(_PlaceholderKind, metaclass=_PlaceholderKindEnumTypeWrapper):
     """Kinds of placeholders."""
@@ -60,6 +84,30 @@ PLACEHOLDER_KIND_EMAIL: PlaceholderKind.ValueType  # 5
 """E-mail addresses."""
 PLACEHOLDER_KIND_MENTION: PlaceholderKind.ValueType  # 6
 """`@user`."""
+PLACEHOLDER_KIND_ELEMENT: PlaceholderKind.ValueType  # 7
+"""Empty elements in plain text: `<x id="1"/>`."""
+PLACEHOLDER_KIND_ICU: PlaceholderKind.ValueType  # 8
+"""Plural and select arguments of ICU messages, whose branches are translated."""
+PLACEHOLDER_KIND_VARIABLE: PlaceholderKind.ValueType  # 9
+"""`%1`, `$1`, `$name$`, `%NAME%`, `:name`."""
+PLACEHOLDER_KIND_REFERENCE: PlaceholderKind.ValueType  # 10
+"""References to other messages: `$t(name)`, `@:name`."""
+PLACEHOLDER_KIND_PATH: PlaceholderKind.ValueType  # 11
+"""Paths and names of files: `/etc/hosts`, `C:\\\\Users`, `data.csv`."""
+PLACEHOLDER_KIND_OPTION: PlaceholderKind.ValueType  # 12
+"""Options of commands: `--output`."""
+PLACEHOLDER_KIND_HASHTAG: PlaceholderKind.ValueType  # 13
+"""`#tag`."""
+PLACEHOLDER_KIND_VERSION: PlaceholderKind.ValueType  # 14
+"""Numbers of versions: `1.2.3`, `v2`."""
+PLACEHOLDER_KIND_UNIT: PlaceholderKind.ValueType  # 15
+"""Numbers with units that models break: `10 px`."""
+PLACEHOLDER_KIND_ENTITY: PlaceholderKind.ValueType  # 16
+"""Entities in plain text: `&nbsp;`."""
+PLACEHOLDER_KIND_ESCAPE: PlaceholderKind.ValueType  # 17
+"""Escapes in plain text: `\\\\n`."""
+PLACEHOLDER_KIND_MASK: PlaceholderKind.ValueType  # 18
+"""What other tools put in place of placeholders: `[X7X]`."""
 Global___PlaceholderKind: typing_extensions.TypeAlias = PlaceholderKind
 
 class _Markup:
@@ -155,6 +203,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
+    KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -184,6 +233,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
     """
     copy_unreadable: builtins.bool
     """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    keep_placeholders: builtins.bool
+    """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
+    is in the text. The branches of ICU messages are translated.
+    """
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The texts, at least one. A text without content, empty or white space, has an empty translation; with
@@ -210,7 +263,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:
-        """Parts of texts that are copied into translations. Excludes sampling."""
+        """Parts of texts that are copied into translations, besides those of keep_placeholders."""
 
     def __init__(
         self,
@@ -230,9 +283,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
         copy_unreadable: builtins.bool = ...,
         glossary: Global___Glossary | None = ...,
         do_not_translate: Global___DoNotTranslate | None = ...,
+        keep_placeholders: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "contents", b"contents", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "contents", b"contents", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "keep_placeholders", b"keep_placeholders", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___TranslateTextRequest: typing_extensions.TypeAlias = TranslateTextRequest
@@ -391,6 +445,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
+    KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -417,6 +472,10 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     """
     copy_unreadable: builtins.bool
     """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    keep_placeholders: builtins.bool
+    """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
+    is in the text. The branches of ICU messages are translated.
+    """
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
@@ -429,7 +488,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:
-        """Parts of texts that are copied into translations. Excludes sampling."""
+        """Parts of texts that are copied into translations, besides those of keep_placeholders."""
 
     def __init__(
         self,
@@ -447,9 +506,10 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
         copy_unreadable: builtins.bool = ...,
         glossary: Global___Glossary | None = ...,
         do_not_translate: Global___DoNotTranslate | None = ...,
+        keep_placeholders: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "content", b"content", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "content", b"content", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "keep_placeholders", b"keep_placeholders", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTranslateTextRequest
@@ -538,6 +598,7 @@ class CorpusSettings(google.protobuf.message.Message):
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
+    KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -566,6 +627,10 @@ class CorpusSettings(google.protobuf.message.Message):
     """
     copy_unreadable: builtins.bool
     """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    keep_placeholders: builtins.bool
+    """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
+    is in the text. The branches of ICU messages are translated.
+    """
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
@@ -582,7 +647,7 @@ class CorpusSettings(google.protobuf.message.Message):
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:
-        """Parts of texts that are copied into translations. Excludes sampling."""
+        """Parts of texts that are copied into translations, besides those of keep_placeholders."""
 
     def __init__(
         self,
@@ -602,9 +667,10 @@ class CorpusSettings(google.protobuf.message.Message):
         copy_unreadable: builtins.bool = ...,
         glossary: Global___Glossary | None = ...,
         do_not_translate: Global___DoNotTranslate | None = ...,
+        keep_placeholders: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "keep_placeholders", b"keep_placeholders", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___CorpusSettings: typing_extensions.TypeAlias = CorpusSettings
@@ -877,10 +943,13 @@ class AppliedTerm(google.protobuf.message.Message):
     SOURCE_SPAN_FIELD_NUMBER: builtins.int
     SATISFIED_FIELD_NUMBER: builtins.int
     TARGET_SPAN_FIELD_NUMBER: builtins.int
+    SPLICED_FIELD_NUMBER: builtins.int
     source: builtins.str
     """The term as in the text."""
     satisfied: builtins.bool
     """True if the hypothesis contains it; false if the tokenizer cannot write it, or it does not fit."""
+    spliced: builtins.bool
+    """True for a placeholder in place of a stand-in that the model read and wrote."""
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Alternative texts; the hypothesis was to contain one. The term itself if it was to be copied."""
@@ -901,9 +970,10 @@ class AppliedTerm(google.protobuf.message.Message):
         source_span: Global___TextSpan | None = ...,
         satisfied: builtins.bool = ...,
         target_span: Global___TextSpan | None = ...,
+        spliced: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["source_span", b"source_span", "target_span", b"target_span"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["satisfied", b"satisfied", "source", b"source", "source_span", b"source_span", "target_span", b"target_span", "targets", b"targets"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["satisfied", b"satisfied", "source", b"source", "source_span", b"source_span", "spliced", b"spliced", "target_span", b"target_span", "targets", b"targets"]) -> None: ...
 
 Global___AppliedTerm: typing_extensions.TypeAlias = AppliedTerm
 

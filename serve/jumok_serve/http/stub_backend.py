@@ -52,6 +52,7 @@ from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID, Write
 from jumok_serve.service.rpc.statuses import DETAILS
 from jumok_serve.share import account_of
+from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 DIRECTIONS_S = 10.0
@@ -254,6 +255,7 @@ def translate_request(settings: Settings, texts: Sequence[str]) -> TranslateText
     """Make the message that `parse_settings` reads; the HTTP APIs have no terms but those of stored glossaries."""
     parameters = settings.parameters
     assert parameters.terms is None
+    assert parameters.placeholders in {None, PLACEHOLDERS}
     return TranslateTextRequest(
         contents=texts,
         model=settings.model,
@@ -267,6 +269,7 @@ def translate_request(settings: Settings, texts: Sequence[str]) -> TranslateText
         copy_unreadable=parameters.copy_unreadable,
         markup=markup_to_proto(parameters.markup),
         markup_rules=None if parameters.markup is None else rules_to_proto(parameters.markup_rules),
+        keep_placeholders=parameters.placeholders is not None,
         glossary=Glossary(stored=settings.stored_glossary) if settings.stored_glossary else None,
     )
 

@@ -8,12 +8,13 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Graphs, Integers
 from jumok_serve.search.options import DecodingOptions, SearchOptions
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermFinder, TermTokenizer
+from jumok_serve.text.placeholders import HoleFinder, StandIns
 from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor
 
 
@@ -61,6 +62,7 @@ class TranslationParameters(TextParameters):
         markup: markup of the texts; None: plain.
         markup_rules: rules for its elements.
         terms: finds the terms of a text; None: there are none.
+        placeholders: finds the parts of a text that are copied; None: there are none.
     """
 
     options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
@@ -73,6 +75,7 @@ class TranslationParameters(TextParameters):
     markup: MarkupKind | None = None
     markup_rules: MarkupRules = MarkupRules()  # noqa: RUF009 - frozen
     terms: TermFinder | None = None
+    placeholders: HoleFinder | None = None
 
     def __post_init__(self) -> None:
         TextParameters.__post_init__(self)
@@ -147,9 +150,17 @@ class TaskModel:
         # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
         self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))
         self.term_tokenizer = TermTokenizer(bundle.tokenizer)
+        self._stand_ins = {
+            spaced: StandIns(bundle.tokenizer, partial(self.term_tokenizer.tokens, spaced=spaced))
+            for spaced in (False, True)
+        }
         self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
         self.weights = bundle.pinned.mapped(variant.weights)
         self.can_sample = "sampler" in variant.graphs
+
+    def stand_ins(self, direction: Direction) -> StandIns:
+        """Return what the model reads in place of placeholders."""
+        return self._stand_ins[writes_spaces(direction.target)]
 
     def direction(self, parameters: TextParameters) -> Direction:
         """Return the direction that a request names.

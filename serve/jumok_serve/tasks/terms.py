@@ -1,11 +1,12 @@
 """Terms of a sentence: source matches as token sequences, and their places in the translation."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,23 +24,25 @@ MAX_TERM_WORK: Final = 2**20
 MAX_CACHED_TERMS: Final = 4096
 
 
+Kept: TypeAlias = tuple[int, int]
+"""First character of a placeholder, and the character after it."""
+
+
 class TermMatch(NamedTuple):
     """A term that occurs in a text.
 
     Attributes:
         first, after: its place in the text, in characters.
         targets: alternative texts; the translation must contain one.
-        once: True if the translation may not contain it more often than the text.
     """
 
     first: int
     after: int
     targets: tuple[str, ...]
-    once: bool = False
 
 
 class TermFinder(Protocol):
-    """Glossary and placeholders of a request."""
+    """Glossary of a request."""
 
     def find(self, text: str) -> Iterable[TermMatch]:
         """Return the terms of a text in their order; they share no character."""
@@ -100,13 +103,22 @@ class TermTokenizer:
         # Without a reference to self: a cycle would keep the tokenizer of an unloaded model in memory.
         self._sequence = lru_cache(MAX_CACHED_TERMS)(partial(_sequence, tokenizer))
 
-    def find(self, text: str, finder: TermFinder, direction: Direction, *, field: str) -> SentenceTerms:
+    def tokens(self, text: str, *, spaced: bool) -> tuple[int, ...]:
+        """Return the tokens of a term within a text; empty if the tokenizer cannot write it."""
+        return self._sequence(text, spaced)
+
+    def find(
+        self, text: str, finder: TermFinder, direction: Direction, *, field: str, kept: Sequence[Kept] = ()
+    ) -> SentenceTerms:
         """Find the terms of a text, with their token sequences in the target language.
+
+        Args:
+            kept: places of placeholders, in which no term is.
 
         Raises:
             InvalidArgumentError: the text has too many terms; names `field`.
         """
-        matches = list(islice(finder.find(text), MAX_TERMS + 1))
+        matches = list(islice(_apart(finder.find(text), kept), MAX_TERMS + 1))
         if not matches:
             return SentenceTerms(text, (), NO_TERMS)
         if len(matches) > MAX_TERMS:
@@ -116,7 +128,7 @@ class TermTokenizer:
         spaced = writes_spaces(direction.target)
         sequences = tuple(self._sequences(matches, spaced))
         joins = self._continuing_tokens() if spaced else b""
-        return SentenceTerms(text, tuple(matches), Terms(sequences, joins, tuple(match.once for match in matches)))
+        return SentenceTerms(text, tuple(matches), Terms(sequences, joins))
 
     def _sequences(self, matches: Sequence[TermMatch], spaced: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
         """Yield the token sequences of each term, as far as the work for a sentence goes."""
@@ -135,6 +147,15 @@ class TermTokenizer:
             if self._joins is None:
                 self._joins = _continuing_tokens(self._tokenizer)
             return self._joins
+
+
+def _apart(found: Iterable[TermMatch], kept: Sequence[Kept]) -> Iterator[TermMatch]:
+    """Yield the terms that overlap no placeholder."""
+    firsts = [first for first, _ in kept]
+    for one in found:
+        number = bisect_left(firsts, one.after)
+        if not number or kept[number - 1][1] <= one.first:
+            yield one
 
 
 def with_tokens(allowed: Integers | None, terms: Terms) -> Integers | None:

@@ -21,8 +21,8 @@ from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, Job, check_attention
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
-from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tasks.terms import with_tokens
+from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.terms import Kept, with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -33,11 +33,11 @@ EMPTY_HYPOTHESIS = Hypothesis(
 
 
 class Attended(NamedTuple):
-    """Cross-attention of a sentence's best hypothesis.
+    """Cross-attention of a hypothesis.
 
     Attributes:
         weights: attention, [T, S].
-        target_tokens: spelling of the hypothesis' tokens, empty for special ones, [T].
+        target_tokens: spelling of the target prefix and the hypothesis' tokens, empty for special ones, [T].
         source_tokens: spelling of the sentence's tokens, empty for special ones, [S].
     """
 
@@ -147,11 +147,14 @@ class PendingSentences:
         timings = self.timings()
         return [self._translation(job, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)]
 
-    def attended(self, indices: Sequence[int], aligner: TeacherForcing) -> dict[int, Attended]:
-        """Compute the attention that aligns the best hypotheses of some sentences, in this thread, after `collect`.
+    def attended(
+        self, hypotheses: Sequence[tuple[int, int]], aligner: TeacherForcing
+    ) -> dict[tuple[int, int], Attended]:
+        """Compute the attention that aligns some hypotheses, in this thread, after `collect`.
 
         Args:
-            indices: indices of the sentences; those without tokens have none in the result.
+            hypotheses: indices of sentences, and ranks of their hypotheses; those without tokens have none in the
+                result.
 
         Raises:
             DeadlineExceededError, CancelledError: the deadline passed, or the sentences were cancelled, between
@@ -159,19 +162,18 @@ class PendingSentences:
         """
         special = self.manifest.special_tokens
         unspelled = {*special.eos, special.pad, special.start, self.direction.forced_first}
-        targets: dict[int, tuple[int, ...]] = {}
-        for index in indices:
-            best = next(iter(self._finished.get(self.jobs[index], ())), None)
-            if best is not None and best.token_ids:
-                targets[index] = best.token_ids
-        given = [self.jobs[index].given(token_ids) for index, token_ids in targets.items()]
-        attended: dict[int, Attended] = {}
-        found = aligner.alignments(given, self.deadline)
-        for (index, token_ids), weights in zip(targets.items(), found, strict=True):
-            tokens = self.tokenizer.tokens(token_ids)
-            attended[index] = Attended(
-                weights[-len(token_ids) :],
-                ["" if token in unspelled else text for token, text in zip(token_ids, tokens, strict=True)],
+        given: dict[tuple[int, int], GivenTarget] = {}
+        for index, rank in hypotheses:
+            of_sentence = self._finished.get(self.jobs[index], ())[rank : rank + 1]
+            if of_sentence and of_sentence[0].token_ids:
+                given[index, rank] = self.jobs[index].given(of_sentence[0].token_ids)
+        attended: dict[tuple[int, int], Attended] = {}
+        found = aligner.alignments(list(given.values()), self.deadline)
+        for ((index, rank), target), weights in zip(given.items(), found, strict=True):
+            tokens = zip(target.target_ids, self.tokenizer.tokens(target.target_ids), strict=True)
+            attended[index, rank] = Attended(
+                weights[-len(target.target_ids) :],
+                ["" if token in unspelled else text for token, text in tokens],
                 self.inputs.spelled_text(self.jobs[index].source, self.direction),
             )
         return attended
@@ -287,7 +289,7 @@ def check_parameters(model: TaskModel, parameters: TranslationParameters) -> tup
         raise SamplingUnavailableError.of(model.manifest.name)
     if options.sampling is not None and parameters.terms is not None:
         raise InvalidArgumentError(
-            "terms need a search: leave out the glossary and parts to copy, or sample and its options", field="options"
+            "terms need a search: leave out the glossary, or sample and its options", field="options"
         )
     return direction, options
 
@@ -302,12 +304,14 @@ def submit_sources(
     target_prefixes: Sequence[str | None] | None = None,
     on_progress: Callable[[], None] | None = None,
     firsts: Sequence[bool] | None = None,
+    kept: Sequence[Sequence[Kept]] | None = None,
 ) -> PendingSentences:
     """Queue tokenized sentences; see `Translator.submit`.
 
     Args:
         started: arrival of the texts, in `time.monotonic()` seconds.
         firsts: True for those that count as a text, as not all sentences of a text do; None: all.
+        kept: places of their placeholders, which terms do not overlap; None: there are none.
     """
     inputs = model.inputs
     direction, text_options = check_parameters(model, parameters)
@@ -334,7 +338,13 @@ def submit_sources(
                     raise
             if parameters.terms is not None:
                 check(parameters.deadline, "terms were looked for")
-                terms = model.term_tokenizer.find(source.given, parameters.terms, direction, field=f"contents[{index}]")
+                terms = model.term_tokenizer.find(
+                    source.given,
+                    parameters.terms,
+                    direction,
+                    field=f"contents[{index}]",
+                    kept=() if kept is None else kept[index],
+                )
                 widened = options_with_terms(options, terms.tokens)
                 beam_size = widened.beam_size if widened.beam_size > options.beam_size else None
                 options = widened

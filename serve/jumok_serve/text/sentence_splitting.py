@@ -3,7 +3,7 @@
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
@@ -429,39 +429,49 @@ _PLACES = (
 """Places to cut after, best first."""
 
 
-def cut(sentence: str, fits: Callable[[str], bool]) -> list[str]:
+def cut(sentence: str, fits: Callable[[str], bool], whole: Sequence[tuple[int, int]] = ()) -> list[str]:
     """Cut a sentence into parts that fit, each cut near the middle of a part.
 
     Args:
         fits: True for texts that are short enough.
+        whole: places of parts that are not divided.
 
     Returns:
         Parts that are the sentence when concatenated, n >= 1, with white space at their ends; a part of one character
         may be one that does not fit.
     """
+    inside = {index for first, after in whole for index in range(first + 1, after)}
     parts: list[str] = []
-    waiting = [sentence]
+    waiting = [(0, sentence)]
     while waiting:
-        part = waiting.pop()
-        middle = 0 if fits(part) else _middle(part)
+        first, part = waiting.pop()
+        middle = 0 if fits(part) else _middle(part, first, inside)
         if middle:
-            waiting += (part[middle:], part[:middle])
+            waiting += ((first + middle, part[middle:]), (first, part[:middle]))
         else:
             parts.append(part)
     return parts
 
 
-def _middle(part: str) -> int:
-    """Return the index of the best place to cut a part; 0: none."""
+def _middle(part: str, begin: int, inside: Set[int]) -> int:
+    """Return the index of the best place to cut a part; 0: none.
+
+    Args:
+        begin: index of the part in its sentence.
+        inside: indices of the sentence where none is cut.
+    """
     length = len(part)
     for place in _PLACES:
         for share in (4, 10):  # first in the half around the middle
             first, last = length // share, length - length // share
             ends = [found.end() for found in place.finditer(part, first, last) if 0 < found.end() < length]
+            ends = [end for end in ends if begin + end not in inside]
             if ends:
                 return min(ends, key=lambda end: abs(2 * end - length))
-    whole = [index for index in range(1, length) if not unicodedata.combining(part[index])]
-    return min(whole, key=lambda index: abs(2 * index - length), default=0)
+    whole = (index for index in range(1, length) if not unicodedata.combining(part[index]))
+    return min(
+        (index for index in whole if begin + index not in inside), key=lambda index: abs(2 * index - length), default=0
+    )
 
 
 def joint(before: str, after: str, *, source_spaces: bool, space: str) -> str:

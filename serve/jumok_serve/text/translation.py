@@ -4,15 +4,15 @@ import math
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any, NamedTuple, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
-from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, Translation
+from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, TextSpan, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.sentence import Decoded, Future
 from jumok_serve.interrupts import check
@@ -21,10 +21,13 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
 from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
-from jumok_serve.text.markup.placing import Pair, needs_alignment, write_block
+from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
+from jumok_serve.text.messages import Hole
+from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,
     SplitText,
@@ -34,6 +37,7 @@ from jumok_serve.text.sentence_splitting import (
     split,
     too_many_sentences,
 )
+from jumok_serve.text.splicing import Pair, Spliced, Splicing
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count, check_text
 
 
@@ -46,12 +50,33 @@ class Sentences:
         places: first index of each in the text, and the index after it, [n].
         kept: text before, between and after their translations, [n + 1].
         cut: sentences that were too long and are several sources.
+        read: the text.
+        placeholders: those of each sentence, with places in it, [n]; empty: the text has none.
+        branches: sentences of the other branches of a message.
     """
 
     sources: tuple[Source, ...]
     places: tuple[tuple[int, int], ...]
     kept: tuple[str, ...]
     cut: tuple[str, ...] = ()
+    read: ReadText = ReadText("")  # noqa: RUF009 - frozen
+    placeholders: tuple[tuple[Placeholder, ...], ...] = ()
+    branches: "tuple[Sentences, ...]" = ()
+
+    @property
+    def all_sources(self) -> list[Source]:
+        """The sources, and those of the branches."""
+        return [*self.sources, *(source for branch in self.branches for source in branch.sources)]
+
+    @property
+    def all_kept(self) -> list[list[Kept]]:
+        """Places of the placeholders of all sources."""
+        found = [one for part in (self, *self.branches) for one in part.placeholders or [()] * len(part.sources)]
+        return [[one.place for one in of_source] for of_source in found]
+
+    def text_of(self, number: int) -> str:
+        """Return a sentence as it is read."""
+        return self.read.text[slice(*self.places[number])]
 
     def begun(self, translations: Sequence[str]) -> str:
         """Join the first sentences' translations with the text before and between them."""
@@ -77,7 +102,7 @@ class AnnotatedText:
     @property
     def num_sources(self) -> int:
         """Number of the sources of all blocks."""
-        return sum(len(block.sources) for block in self.blocks)
+        return sum(len(block.all_sources) for block in self.blocks)
 
     @property
     def spanned(self) -> Sequence[tuple[Block | None, Sentences]]:
@@ -93,6 +118,10 @@ class Pending(Protocol):
     def futures(self) -> Sequence[Future[Any]]:
         """One future per sentence; cancelling one frees its rows within a step."""
 
+    @property
+    def has_placeholders(self) -> bool:
+        """True if `collect` may align placeholders, which takes time."""
+
     def cancel(self) -> None:
         """Cancel all sentences and attention that are not done."""
 
@@ -100,7 +129,7 @@ class Pending(Protocol):
         """Return the beginning of each translation that further tokens cannot change.
 
         Without `on_progress`, it is empty until the text is decoded; with markup it is empty, as tags have their places
-        only at the end.
+        only at the end. A sentence with placeholders is added when it is complete and has all of them.
         """
 
     def collect(self) -> list[Translation]:
@@ -141,7 +170,8 @@ class PendingTexts:
 
     Args:
         sentences: the sentences of all texts.
-        aligner: aligns words of texts with tags; None: there are none.
+        aligner: aligns words of texts with tags and placeholders; None: there are none, or the model has no aligner.
+        prefixes: beginnings of the translations.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
@@ -150,11 +180,13 @@ class PendingTexts:
         sentences: PendingSentences,
         texts: Sequence[AnnotatedText],
         aligner: TeacherForcing | None,
+        prefixes: Sequence[str] = (),
         *,
         length_penalty: float,
     ) -> None:
         self._sentences = sentences
         self._texts = texts
+        self._prefixes = prefixes or [""] * len(texts)
         self._aligner = aligner
         self._length_penalty = length_penalty
         self._firsts = [0, *accumulate(text.num_sources for text in texts)]
@@ -167,6 +199,11 @@ class PendingTexts:
         """See `Pending`."""
         return self._sentences.futures
 
+    @property
+    def has_placeholders(self) -> bool:
+        """See `Pending`."""
+        return any(part.placeholders for _, _, _, part in self._blocks())
+
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
         return [
@@ -174,6 +211,7 @@ class PendingTexts:
                 self._sentences.part(*self._firsts[index : index + 2]),
                 [text],
                 self._aligner,
+                self._prefixes[index : index + 1],
                 length_penalty=self._length_penalty,
             )
             for index, text in enumerate(self._texts)
@@ -182,42 +220,98 @@ class PendingTexts:
     def stable_texts(self) -> list[str]:
         """See `Pending`."""
         return [
-            "" if text.document is not None else self._stable_text(text.blocks[0], first, decoded)
-            for text, first, decoded in zip(self._texts, self._firsts, self._decoded, strict=False)
+            "" if text.document is not None or text.blocks[0].branches else self._stable_text(index)
+            for index, text in enumerate(self._texts)
         ]
 
-    def _stable_text(self, text: Sentences, first: int, decoded: list[str]) -> str:
+    def _stable_text(self, index: int) -> str:
+        text, first, decoded = self._texts[index].blocks[0], self._firsts[index], self._decoded[index]
         while len(decoded) < len(text.sources) and self._sentences.is_final(first + len(decoded)):
-            decoded.append(self._sentences.stable_text(first + len(decoded)))
+            stable = self._sentences.stable_text(first + len(decoded))
+            if text.placeholders and text.placeholders[len(decoded)]:
+                splicing = self._splicing(index, text, len(decoded), stable)
+                if not splicing.complete:
+                    break
+                stable = splicing.spliced(None).text
+            decoded.append(stable)
         if len(decoded) == len(text.sources):
             return text.joined(decoded)
+        if text.placeholders and text.placeholders[len(decoded)]:
+            return text.begun(decoded)
         return text.begun([*decoded, self._sentences.stable_text(first + len(decoded))])
+
+    def _splicing(self, index: int, sentences: Sentences, number: int, target: str) -> Splicing:
+        """Return the splicing of a sentence's translation.
+
+        Args:
+            index: index of the text.
+            number: index of the sentence in the block.
+        """
+        text = sentences.text_of(number)
+        if not sentences.sources[number].token_ids:  # nothing but placeholders
+            target = text
+        prefix = self._prefixes[index] if sentences is self._texts[index].blocks[0] and number == 0 else ""
+        begin = len(prefix) if target.startswith(prefix) else 0
+        return Splicing(text, sentences.placeholders[number], target, begin)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
         translations = self._sentences.collect()
-        pairs = {} if self._aligner is None else self._aligned_words(self._aligner, translations)
+        splicings = self._splicings(translations)
+        pairs = {} if self._aligner is None else self._aligned_words(self._aligner, translations, splicings)
+        for (index, rank), splicing in splicings.items():
+            self._sentences.deadline.check("placeholders were placed")
+            spliced = splicing.spliced(pairs.get((index, rank)))
+            hypotheses = list(translations[index].hypotheses)
+            hypotheses[rank] = with_placeholders(hypotheses[rank], spliced)
+            translations[index] = replace(translations[index], hypotheses=tuple(hypotheses))
+            if (index, rank) in pairs:
+                pairs[index, rank] = spliced.words(pairs[index, rank])
         return [
             self._joined(text, translations, pairs, first)
             for text, first in zip(self._texts, self._firsts, strict=False)
         ]
 
-    def _aligned_words(self, aligner: TeacherForcing, translations: Sequence[Translation]) -> dict[int, list[Pair]]:
-        """Align the words of sentences that tags stand in, by the index of the sentence."""
-        inside: dict[int, str] = {}
-        index = 0
-        for text in self._texts:
+    def _blocks(self) -> Iterator[tuple[int, int, Block | None, Sentences]]:
+        """Yield all blocks and branches with the indices of their text and of their first source."""
+        first = 0
+        for index, text in enumerate(self._texts):
             for block, sentences in text.spanned:
-                if block is not None and needs_alignment(block):
-                    inside |= {
-                        index + number: block.text[slice(*place)] for number, place in enumerate(sentences.places)
-                    }
-                index += len(sentences.sources)
+                for part in (sentences, *sentences.branches):
+                    yield index, first, block, part
+                    first += len(part.sources)
+
+    def _splicings(self, translations: Sequence[Translation]) -> dict[tuple[int, int], Splicing]:
+        """Return the splicings of all hypotheses of sentences with placeholders, by index of the sentence and rank."""
+        return {
+            (first + number, rank): self._splicing(index, part, number, one.text)
+            for index, first, _, part in self._blocks()
+            for number, of_sentence in enumerate(part.placeholders)
+            if of_sentence
+            for rank, one in enumerate(translations[first + number].hypotheses)
+        }
+
+    def _aligned_words(
+        self,
+        aligner: TeacherForcing,
+        translations: Sequence[Translation],
+        splicings: Mapping[tuple[int, int], Splicing],
+    ) -> dict[tuple[int, int], list[Pair]]:
+        """Align the words of hypotheses that tags or placeholders are to be placed in."""
+        inside = dict[tuple[int, int], str]()
+        for _, first, block, part in self._blocks():
+            tagged = block is not None and needs_alignment(block)
+            for number in range(len(part.sources) if tagged or part.placeholders else 0):
+                for rank in range(len(translations[first + number].hypotheses)):
+                    key = first + number, rank
+                    if tagged or (key in splicings and not splicings[key].complete):
+                        inside[key] = part.text_of(number)
         attended = self._sentences.attended(list(inside), aligner)
         alignments = []
-        for index, one in attended.items():
+        for key, one in attended.items():
             self._sentences.deadline.check("words were aligned")
-            source, target = inside[index], translations[index].text
+            index, rank = key
+            source, target = inside[key], translations[index].hypotheses[rank].text
             alignments.append(
                 TokenAlignment(
                     one.weights,
@@ -230,26 +324,38 @@ class PendingTexts:
         return dict(zip(attended, align_words(alignments, self._sentences.deadline.check), strict=True))
 
     def _joined(
-        self, text: AnnotatedText, translations: Sequence[Translation], pairs: dict[int, list[Pair]], first: int
+        self,
+        text: AnnotatedText,
+        translations: Sequence[Translation],
+        pairs: Mapping[tuple[int, int], list[Pair]],
+        first: int,
     ) -> Translation:
         """Make a text's translation of those of its sentences.
 
         Args:
             translations: of the sentences of all texts.
-            pairs: aligned words by the index of a sentence; a sentence without any has no tags inside.
+            pairs: aligned words by the index of a sentence and the rank; a sentence without any has no tags inside.
             first: index of the text's first sentence.
         """
         blocks, written = list[Translation](), dict[Block, str]()
         for block, sentences in text.spanned:
             after = first + len(sentences.sources)
             of_block = translations[first:after]
-            blocks.append(self._joined_sentences(sentences, of_block))
-            if block is not None:
+            joined = self._joined_sentences(sentences, of_block)
+            if sentences.branches:
+                joined = self._message(sentences, joined, translations, after)
+                if block is not None:
+                    written[block] = block.escape(joined.text)
+            elif block is not None:
                 self._sentences.deadline.check("tags were placed")
-                aligned = [pairs.get(index) for index in range(first, after)]
+                aligned = [pairs.get((index, 0)) for index in range(first, after)]
                 texts = [one.text for one in of_block]
-                written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned)
-            first = after
+                forms = list(_written_forms(block, joined))
+                written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms)
+            elif sentences.placeholders:
+                joined = _in_given(joined, sentences.read)
+            blocks.append(joined)
+            first += len(sentences.all_sources)
         if text.document is None:
             return blocks[0]
         terms = (term for block in blocks for term in block.hypotheses[0].terms)
@@ -257,6 +363,42 @@ class PendingTexts:
             blocks,
             text.document.written(written.__getitem__),
             terms=tuple(replace(term, source_span=None, target_span=None) for term in terms),  # places are of blocks
+        )
+
+    def _message(
+        self, sentences: Sentences, whole: Translation, translations: Sequence[Translation], first: int
+    ) -> Translation:
+        """Make a message's translation of those of its branches; tokens and scores are those of the first one.
+
+        Args:
+            whole: translation of the first branch.
+            first: index of the source after that branch's.
+        """
+        message = sentences.read.message
+        assert message is not None
+        branches = list[Translation]()
+        for branch in sentences.branches:
+            after = first + len(branch.sources)
+            branches.append(self._joined_sentences(branch, translations[first:after]))
+            first = after
+        zipped = zip(sentences.branches, branches, strict=True)
+        parts = [_parts(branch.read, one.hypotheses[0]) for branch, one in zipped]
+        return replace(
+            whole,
+            hypotheses=tuple(
+                replace(
+                    one,
+                    text=message.written([_parts(sentences.read, one), *parts]),
+                    terms=tuple(
+                        replace(term, source_span=None, target_span=None)
+                        for of_branch in (one, *(branch.hypotheses[0] for branch in branches))
+                        for term in of_branch.terms
+                    ),
+                )
+                for one in whole.hypotheses
+            ),
+            source_truncated=any(one.source_truncated for one in (whole, *branches)),
+            cut_sentences=tuple(sentence for one in (whole, *branches) for sentence in one.cut_sentences),
         )
 
     def _joined_sentences(self, text: Sentences, parts: Sequence[Translation]) -> Translation:
@@ -297,6 +439,70 @@ class PendingTexts:
         )
 
 
+def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
+    """Return a hypothesis with the placeholders of its text, and the terms in the order of the text."""
+    terms = list[AppliedTerm]()
+    for term in hypothesis.terms:
+        span = term.target_span
+        if span is not None:
+            moved = TextSpan(spliced.moved(span.first), spliced.moved(span.first) + span.after - span.first)
+            same = spliced.text[moved.first : moved.after] == hypothesis.text[span.first : span.after]
+            term = replace(term, target_span=moved if same else None)  # noqa: PLW2901
+        terms.append(term)
+    for one, (first, after) in zip(spliced.placeholders, spliced.places, strict=True):
+        terms.append(
+            AppliedTerm(
+                source=one.content,
+                targets=(one.content,),
+                source_span=TextSpan(one.start, one.end),
+                satisfied=True,
+                target_span=TextSpan(first, after),
+                spliced=one.spliced,
+            )
+        )
+    terms.sort(key=lambda term: -1 if term.source_span is None else term.source_span.first)
+    return replace(hypothesis, text=spliced.text, terms=tuple(terms))
+
+
+def _placed(read: ReadText, hypothesis: Hypothesis) -> list[tuple[TextSpan, int]]:
+    """Return the places of placeholders in a translation, in their order, with their numbers."""
+    numbers = {one.start: number for number, one in enumerate(read.placeholders)}
+    return sorted(
+        (term.target_span, numbers[term.source_span.first])
+        for term in hypothesis.terms
+        if term.source_span is not None and term.target_span is not None and term.source_span.first in numbers
+    )
+
+
+def _parts(read: ReadText, hypothesis: Hypothesis) -> list[str | Hole]:
+    """Return the translation of a message's branch as texts and placeholders."""
+    parts, done = list[str | Hole](), 0
+    for span, number in _placed(read, hypothesis):
+        parts += (hypothesis.text[done : span.first], *read.placeholders[number].holes)
+        done = span.after
+    return [*parts, hypothesis.text[done:]]
+
+
+def _written_forms(block: Block, translation: Translation) -> Iterator[WrittenForm]:
+    """Yield how the placeholders of a block's translation are written, in their order."""
+    if block.read is not None:
+        for span, number in _placed(block.read, translation.hypotheses[0]):
+            yield WrittenForm(span.first, span.after, block.written[number])
+
+
+def _in_given(translation: Translation, read: ReadText) -> Translation:
+    """Return a translation whose terms have their places in the text as given."""
+
+    def moved(term: AppliedTerm) -> AppliedTerm:
+        if term.source_span is None:
+            return term
+        first, after = term.source_span.first, term.source_span.after
+        return replace(term, source_span=TextSpan(read.given_place(first), read.given_place(after)))
+
+    hypotheses = (replace(one, terms=tuple(map(moved, one.terms))) for one in translation.hypotheses)
+    return replace(translation, hypotheses=tuple(hypotheses))
+
+
 def submit_texts(
     model: TaskModel,
     engine: Engine,
@@ -308,44 +514,63 @@ def submit_texts(
 ) -> PendingTexts:
     """Queue the sentences of texts; see `Translator.submit`."""
     started = time.monotonic()
+    reader = None
+    if parameters.placeholders is not None:
+        reader = PlaceholderReader(parameters.placeholders, model.stand_ins(model.direction(parameters)))
     documents: Sequence[Document | None] = [None] * len(texts)
     if parameters.markup is not None:
         _check_markup(parameters, target_prefixes)
         target_prefixes = None
-        documents = parsed = [read_document(text, index, parameters) for index, text in enumerate(texts)]
+        documents = parsed = [read_document(text, index, parameters, reader) for index, text in enumerate(texts)]
         inside = any(needs_alignment(block) for document in parsed for block in document.blocks)
         if inside and not model.teacher_forcing.can_align:
             raise AttentionUnavailableError.of(model.manifest.name)
     if parameters.in_parts:
         parameters = _one_hypothesis(parameters)
     direction, options = check_parameters(model, parameters)
-    annotated = _annotated(model.inputs, engine, direction, parameters, texts=texts, documents=documents)
+    annotated = _annotated(model.inputs, engine, direction, parameters, texts=texts, documents=documents, reader=reader)
     counts = [text.num_sources for text in annotated]
-    if parameters.in_parts and sum(counts) > MAX_SENTENCES:
+    if sum(counts) > max(MAX_SENTENCES, len(texts)):
         raise too_many_sentences()
     prefixes = None
     if target_prefixes is not None:  # only first sentences have one
         check_count("target_prefixes", target_prefixes, len(texts))
+        target_prefixes = [
+            _read_prefix(prefix, text.blocks[0]) for prefix, text in zip(target_prefixes, annotated, strict=True)
+        ]
         prefixes = list[str | None]()
         for prefix, count in zip(target_prefixes, counts, strict=True):
             prefixes += [prefix, *[None] * (count - 1)]
+    blocks = [block for text in annotated for block in text.blocks]
     with blamed_texts(partial(text_of_part, counts)):
         sentences = submit_sources(
             model,
             engine,
-            [source for text in annotated for block in text.blocks for source in block.sources],
+            [source for block in blocks for source in block.all_sources],
             parameters,
             target_prefixes=prefixes,
             on_progress=on_progress,
             firsts=[number == 0 for count in counts for number in range(count)],
+            kept=[place for block in blocks for place in block.all_kept] if reader else None,
             started=started,
         )
+    aligns = model.teacher_forcing.can_align and (parameters.markup is not None or reader is not None)
     return PendingTexts(
         sentences,
         annotated,
-        None if parameters.markup is None else model.teacher_forcing,
+        model.teacher_forcing if aligns else None,
+        [prefix or "" for prefix in target_prefixes or ()],
         length_penalty=options.length_penalty,
     )
+
+
+def _read_prefix(prefix: str | None, sentences: Sentences) -> str | None:
+    """Return the beginning of a translation with what the model reads in place of its first sentence's placeholders."""
+    if prefix and sentences.placeholders:
+        text = sentences.text_of(0)
+        for one in sentences.placeholders[0]:
+            prefix = prefix.replace(one.content, text[one.start : one.end], 1)
+    return prefix
 
 
 def _annotated(
@@ -356,31 +581,44 @@ def _annotated(
     *,
     texts: Sequence[str],
     documents: Sequence[Document | None],
+    reader: PlaceholderReader | None,
 ) -> list[AnnotatedText]:
     """Split and tokenize texts, or the blocks of their documents."""
     of_texts = [
-        [text] if document is None else [block.text for block in document.blocks] or [""]
+        [ReadText(text) if reader is None or not is_text(text) else reader.read(text)]
+        if document is None
+        else [block.read or ReadText(block.text) for block in document.blocks] or [ReadText("")]
         for text, document in zip(texts, documents, strict=True)
     ]
-    blocks, counts = list(chain.from_iterable(of_texts)), list(map(len, of_texts))
+    blocks = [part for of_text in of_texts for block in of_text for part in (block, *block.branches)]
+    counts = [sum(1 + len(block.branches) for block in of_text) for of_text in of_texts]
     with blamed_texts(partial(text_of_part, counts)):
         split_blocks = split_all(blocks, direction, parameters)
     with_content = sum(is_text(one) and bool(one.strip()) for block in split_blocks for one in block.sentences)
     engine.check_room(with_content, parameters.caller)
     sizes = [len(block.sentences) for block in split_blocks]
     with blamed_texts(lambda part: text_of_part(counts, text_of_part(sizes, part))):
-        read = read_sentences(inputs, split_blocks, direction, parameters)
+        read = iter(read_sentences(inputs, list(zip(blocks, split_blocks, strict=True)), direction, parameters))
     return [
-        AnnotatedText(document, read[end - count : end])
-        for document, count, end in zip(documents, counts, accumulate(counts), strict=True)
+        AnnotatedText(document, [_with_branches(next(read), block, read) for block in of_text])
+        for document, of_text in zip(documents, of_texts, strict=True)
     ]
 
 
-def read_document(text: str, index: int, parameters: TranslationParameters) -> Document:
+def _with_branches(sentences: Sentences, block: ReadText, following: Iterator[Sentences]) -> Sentences:
+    """Return the sentences of a message's first branch with those of the others."""
+    branches = tuple(islice(following, len(block.branches)))
+    return replace(sentences, branches=branches) if branches else sentences
+
+
+def read_document(
+    text: str, index: int, parameters: TranslationParameters, reader: PlaceholderReader | None
+) -> Document:
     """Parse a text with markup.
 
     Args:
         index: of the text in its request.
+        reader: finds placeholders; None: they are text.
 
     Raises:
         InvalidArgumentError: it cannot be used.
@@ -390,13 +628,15 @@ def read_document(text: str, index: int, parameters: TranslationParameters) -> D
     field = f"contents[{index}]"
     check_text(text, field)
     try:
-        return parse(text, parameters.markup or "html", parameters.markup_rules)
+        return parse(text, parameters.markup or "html", parameters.markup_rules, reader)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(str(error), field=field) from error
 
 
-def split_all(texts: Sequence[str], direction: Direction, parameters: TranslationParameters) -> list[SplitText]:
+def split_all(texts: Sequence[ReadText], direction: Direction, parameters: TranslationParameters) -> list[SplitText]:
     """Split texts if that is wanted; an unusable one is not split, as reading it raises the error that says why.
+
+    No placeholder is divided, or outside of all sentences.
 
     Raises:
         InvalidArgumentError: there are too many sentences.
@@ -404,7 +644,8 @@ def split_all(texts: Sequence[str], direction: Direction, parameters: Translatio
     """
     split_texts: list[SplitText] = []
     left = MAX_SENTENCES
-    for index, text in enumerate(texts):
+    for index, read in enumerate(texts):
+        text = read.text
         found = SplitText((text,), ("", ""))
         if parameters.split_sentences and is_text(text):
             check(parameters.deadline, "texts were split into sentences")
@@ -414,13 +655,39 @@ def split_all(texts: Sequence[str], direction: Direction, parameters: Translatio
                 if left == MAX_SENTENCES:  # too many of this text alone
                     error.field = f"contents[{index}]"
                 raise
+            if read.placeholders:
+                found = _around(found, read.placeholders)
         split_texts.append(found)
         left -= len(found.sentences)
     return split_texts
 
 
+def _around(found: SplitText, placeholders: Sequence[Placeholder]) -> SplitText:
+    """Join sentences around placeholders, and make sentences of placeholders between them."""
+    text = found.kept[0] + "".join(chain.from_iterable(zip(found.sentences, found.kept[1:], strict=True)))
+    places, end = [(one.start, one.end) for one in placeholders], len(found.kept[0])
+    for sentence, kept in zip(found.sentences, found.kept[1:], strict=True):
+        if sentence:
+            places.append((end, end + len(sentence)))
+        end += len(sentence) + len(kept)
+    joined = list[tuple[int, int]]()
+    for first, after in sorted(places):
+        if joined and first < joined[-1][1]:
+            joined[-1] = joined[-1][0], max(after, joined[-1][1])
+        else:
+            joined.append((first, after))
+    edges = [0, *chain.from_iterable(joined), len(text)]
+    return SplitText(
+        tuple(text[first:after] for first, after in joined),
+        tuple(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True)),
+    )
+
+
 def read_sentences(
-    inputs: InputProcessor, texts: Sequence[SplitText], direction: Direction, parameters: TranslationParameters
+    inputs: InputProcessor,
+    texts: Sequence[tuple[ReadText, SplitText]],
+    direction: Direction,
+    parameters: TranslationParameters,
 ) -> list[Sentences]:
     """Tokenize the sentences of texts, cut long ones, and keep unreadable ones.
 
@@ -435,27 +702,40 @@ def read_sentences(
             direction,
             truncate=parameters.truncate or parameters.cuts,
             deadline=parameters.deadline,
-            keep_unknown=parameters.attention or parameters.markup is not None,
+            keep_unknown=parameters.attention or parameters.markup is not None or parameters.placeholders is not None,
             keep_given=parameters.keeps_texts,
         )
 
-    sources = iter(read([sentence for text in texts for sentence in text.sentences]))
+    def is_copied(sentence: str, source: Source, placeholders: Sequence[Placeholder]) -> bool:
+        if placeholders:
+            sentence = _without(sentence, placeholders)
+            if not any(map(str.isalnum, sentence)):
+                return True
+            source = read([sentence])[0] if parameters.copy_unreadable else source
+        return parameters.copy_unreadable and not inputs.is_readable(sentence, source, direction)
+
+    sources = iter(read([sentence for _, text in texts for sentence in text.sentences]))
     source_spaces, space = bool(sentence_space(direction.source)), sentence_space(direction.target)
     found = []
-    for text in texts:
+    for whole, text in texts:
         parts, places, cut_sentences = list[Source](), list[tuple[int, int]](), list[str]()
         of_target = text.for_target(direction.target).kept
         kept, end = [of_target[0]], len(text.kept[0])
         for sentence, after, skipped in zip(text.sentences, of_target[1:], text.kept[1:], strict=True):
             source, start = next(sources), end
             end += len(sentence) + len(skipped)
-            if parameters.copy_unreadable and not inputs.is_readable(sentence, source, direction):
-                kept[-1] += sentence + after
-                continue
+            placeholders = whole.within(start, start + len(sentence))
             pieces = [sentence]
-            if source.truncated and parameters.cuts:
-                cut_sentences.append(sentence)
-                pieces = cut(sentence, lambda piece: not read([piece])[0].truncated)
+            if is_copied(sentence, source, placeholders):
+                if not placeholders:
+                    kept[-1] += sentence + after
+                    continue
+                parts.append(EMPTY_SOURCE)
+            elif source.truncated and parameters.cuts:
+                cut_sentences.append(whole.given_part(start, start + len(sentence)))
+                pieces = cut(
+                    sentence, lambda piece: not read([piece])[0].truncated, [one.place for one in placeholders]
+                )
                 parts += read([piece.rstrip() for piece in pieces])
                 kept += [joint(*pair, source_spaces=source_spaces, space=space) for pair in pairwise(pieces)]
             else:
@@ -466,8 +746,23 @@ def read_sentences(
                 start += len(piece)
         if not parts:
             parts, places, kept = [EMPTY_SOURCE], [(end, end)], [*kept, ""]
-        found.append(Sentences(tuple(parts), tuple(places), tuple(kept), tuple(cut_sentences)))
+        found.append(
+            Sentences(
+                tuple(parts),
+                tuple(places),
+                tuple(kept),
+                tuple(cut_sentences),
+                whole,
+                tuple(whole.within(*place) for place in places) if whole.placeholders else (),
+            )
+        )
     return found
+
+
+def _without(sentence: str, placeholders: Sequence[Placeholder]) -> str:
+    """Return a sentence with spaces in place of its placeholders."""
+    edges = [0, *(edge for one in placeholders for edge in (one.start, one.end)), len(sentence)]
+    return " ".join(sentence[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def is_text(text: object) -> bool:

@@ -257,6 +257,7 @@ def term_options(command: Command) -> Command:
         glossary: str | None,
         do_not_translate: tuple[str, ...],
         placeholders: tuple[str, ...],
+        no_placeholders: bool,
         **others: Any,
     ) -> None:
         entries, stored = _entries(terms, glossary, local=others.get("bundle") is not None)
@@ -264,9 +265,11 @@ def term_options(command: Command) -> Command:
             "glossary": entries,
             "stored_glossary": stored,
             "do_not_translate": do_not_translate,
-            "placeholders": placeholders,
         }
-        command(*arguments, **{name: value for name, value in found.items() if value}, **others)
+        if placeholders and no_placeholders:
+            raise click.UsageError("--no-placeholders copies none: leave --placeholder out")
+        found = {name: value for name, value in found.items() if value}
+        command(*arguments, placeholders=placeholders or not no_placeholders, **found, **others)
 
     return all_of(
         repeatable_option("--term", "Term and its translation, which texts with the term get", metavar="SOURCE=TARGET"),
@@ -283,8 +286,11 @@ def term_options(command: Command) -> Command:
             help="Text that is copied; * stands for letters, digits and _; repeatable.",
         ),
         repeatable_option(
-            "--placeholder", "Kind of placeholders that are copied", type=click.Choice([*PLACEHOLDER_KINDS])
+            "--placeholder",
+            "Kind of placeholders that are copied, in place of all kinds",
+            type=click.Choice([*PLACEHOLDER_KINDS]),
         ),
+        click.option("--no-placeholders", is_flag=True, help="Copy no placeholders: the model reads them as text."),
     )(with_terms)
 
 

@@ -18,6 +18,7 @@ from jumok_serve.http.site import LIST_MODELS, TRANSLATE, Directions, Incoming, 
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
@@ -76,6 +77,7 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     parameters = TranslationParameters(
         source_language=source,
         target_language=target,
+        placeholders=PLACEHOLDERS,
         split_sentences=split,
         markup=markup,
         markup_rules=rules if markup else MarkupRules(),

@@ -24,6 +24,7 @@ from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 FORMATS: dict[str | int, MarkupKind | None] = {"text": None, "html": "html"}
@@ -86,6 +87,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     parameters = TranslationParameters(
         source_language=source,
         target_language=target,
+        placeholders=PLACEHOLDERS,
         split_sentences=not alternatives,
         markup=markup,
         copy_unreadable=not alternatives,

@@ -25,7 +25,7 @@ from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import group_by_language
 from jumok_serve.text.sentence_splitting import possible_ends
-from jumok_serve.text.terms import GlossaryStore, Terminology
+from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore, Terminology, count_marks
 from jumok_serve.text.translation import Pending, PendingOfModel, Translated
 from jumok_serve.tokenizers.input_processor import check_count
 
@@ -38,6 +38,8 @@ A corpus may read a thousand items at once, half a millisecond each. Sentences o
 meanwhile, and with the pause 16 to 67 (two cores, November 2026)."""
 MAX_INLINE_ENDS = 4
 """Possible ends of sentences in texts that are split on the event loop: 0.03 ms, in Catalan and Danish 0.8 ms."""
+MAX_INLINE_MARKS = 16
+"""Marks that may begin placeholders in texts that are read on the event loop."""
 
 MAX_TAGS = 200_000
 """Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
@@ -427,7 +429,8 @@ class Api:
         if len(chosen.models) == 1:
             return await submit(chosen.last, texts, parameters, prefixes, on_progress)
         first_defaults = chosen.models[0].manifest.generation
-        max_tokens = MAX_INLINE_TOKENS + 1 if parameters.in_parts else first_defaults.max_length
+        takes_long = parameters.in_parts or parameters.placeholders is not None
+        max_tokens = MAX_INLINE_TOKENS + 1 if takes_long else first_defaults.max_length
         return await submit_over_pivot(
             chosen,
             texts,
@@ -466,15 +469,18 @@ def _scored(scoring: Scoring, make: Callable[[list[Score]], Result]) -> Generato
 
 def _max_tokens(chosen: ChosenModels, plan: _Plan, pending: Pending, texts: Sequence[str]) -> int:
     """Return the most tokens of a request's translations; texts that no model translates count by their size."""
-    if plan.parameters.in_parts and len(chosen.models) > 1:  # the sentences of the second model are not known
+    unknown = plan.parameters.in_parts and len(chosen.models) > 1  # the sentences of the second model are not known
+    if unknown or pending.has_placeholders:
         return MAX_INLINE_TOKENS + 1
     return max(len(pending.futures) * plan.max_tokens, size_of(texts))
 
 
 def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:
-    """True if finding the sentences of short texts, without terms, takes little time."""
+    """True if finding the sentences and placeholders of short texts, without terms, takes little time."""
     ends = sum(map(possible_ends, texts)) if parameters.in_parts else 0
-    return parameters.markup is None and parameters.terms is None and ends <= MAX_INLINE_ENDS
+    marks = 0 if parameters.placeholders is None else sum(map(count_marks, texts))
+    plain = parameters.markup is None and parameters.terms is None and parameters.placeholders in {None, PLACEHOLDERS}
+    return plain and ends <= MAX_INLINE_ENDS and marks <= MAX_INLINE_MARKS
 
 
 def check_tag_names(written: Sequence[str], field: str) -> None:

@@ -1,6 +1,7 @@
 """Translation by two models over a pivot language, text by text."""
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import CancelledError
@@ -19,6 +20,8 @@ from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
+from jumok_serve.text.holes import Hole
+from jumok_serve.text.placeholders import HoleFinder
 from jumok_serve.text.translation import Pending, PendingOfModel
 
 
@@ -47,6 +50,30 @@ class _Carried(NamedTuple):
         return [one for one in self.terms.find(text) if text[one.first : one.after].casefold() in self.sources]
 
 
+class _Literal(NamedTuple):
+    """Placeholders of the first model's text; a `HoleFinder`."""
+
+    pattern: re.Pattern[str]
+
+    def find(self, text: str) -> list[Hole]:
+        """Return their copies in a text."""
+        return [Hole(*found.span(), "copied") for found in self.pattern.finditer(text)]
+
+
+def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFinder | None:
+    """Return the finder of a text's placeholders in its translation by the first model, or None without any.
+
+    Other words beside a placeholder would make the scanner see something else.
+    """
+    if parameters.placeholders is None or parameters.markup is not None:
+        return parameters.placeholders
+    holes = parameters.placeholders.find(text)
+    if any(hole.kind == "icu" for hole in holes):
+        return parameters.placeholders
+    found = sorted({text[hole.first : hole.after] for hole in holes}, key=len, reverse=True)
+    return _Literal(re.compile("|".join(map(re.escape, found)))) if found else None
+
+
 def carried_terms(terms: TermFinder | None, pivot: Translation) -> TermFinder | None:
     """Return the finder of the copies in a translation by the first model, or None without any."""
     sources = {one.source.casefold() for one in pivot.hypotheses[0].terms if one.satisfied}
@@ -60,7 +87,7 @@ def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: 
     is not satisfied.
     """
     copied = pivot.hypotheses[0].terms
-    if terms is None or not copied:
+    if not copied:
         return translation
     hypotheses = []
     for hypothesis in translation.hypotheses:
@@ -73,7 +100,8 @@ def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: 
             if of_copy:
                 joined.append(replace(of_copy.pop(), source=one.source, source_span=one.source_span))
             else:
-                targets = next((match.targets for match in terms.find(one.source)), one.targets)
+                found = () if terms is None else terms.find(one.source)
+                targets = next((match.targets for match in found), one.targets)
                 joined.append(replace(one, targets=targets, satisfied=False, target_span=None))
         hypotheses.append(replace(hypothesis, terms=tuple(joined)))
     return replace(translation, hypotheses=tuple(hypotheses))
@@ -162,7 +190,8 @@ async def submit_over_pivot(
 
     async def go_on(index: int, pivot: Translation) -> Pending:
         prefix = None if prefixes is None else [prefixes[index]]
-        carried = replace(second, terms=carried_terms(second.terms, pivot))
+        placeholders = carried_placeholders(second, texts[index])
+        carried = replace(second, terms=carried_terms(second.terms, pivot), placeholders=placeholders)
 
         async def submit_text() -> Pending:
             Deadline(parameters.deadline).check("the second model's queue was full")
@@ -211,6 +240,11 @@ class PivotPending:
     def futures(self) -> Sequence[Future[Pending]]:
         """One future per text."""
         return [text.future for text in self._texts]
+
+    @property
+    def has_placeholders(self) -> bool:
+        """See `Pending`."""
+        return any(text.second is not None and text.second.has_placeholders for text in self._texts)
 
     async def _translate(self, text: _Text, go_on: Callable[[Translation], Awaitable[Pending]]) -> None:
         try:

@@ -49,7 +49,9 @@ from jumok_serve.service.rpc.statuses import to_status
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
-from jumok_serve.text.terms import Glossary, Placeholders, Terminology
+from jumok_serve.text.holes import DEFAULT_KINDS, Hole
+from jumok_serve.text.placeholders import HoleFinder
+from jumok_serve.text.terms import PLACEHOLDERS, Glossary, Placeholders
 from jumok_serve.text.translation import Translated
 
 MAX_REQUEST_ENTRIES: Final = 1000
@@ -61,19 +63,40 @@ MIN_BYTES: Final = 4096
 
 
 class RequestTerms(NamedTuple):
-    """Serialized glossary and parts to copy of a request; a `TermFinder`."""
+    """Serialized glossary of a request; a `TermFinder`."""
 
     glossary: bytes
-    do_not_translate: bytes
 
     def find(self, text: str) -> list[TermMatch]:
         """Return the terms of a text; raises InvalidArgumentError if the request's terms cannot be used."""
-        return _READ(self).terminology.find(text)
+        found: list[TermMatch] = _READ(self).finder.find(text)
+        return found
 
 
-def request_terms(
-    glossary: translation_pb2.Glossary, do_not_translate: translation_pb2.DoNotTranslate
-) -> TermFinder | None:
+class RequestPlaceholders(NamedTuple):
+    """Serialized parts to copy of a request; a `HoleFinder`.
+
+    Attributes:
+        every_kind: True for placeholders of all kinds.
+    """
+
+    do_not_translate: bytes
+    every_kind: bool
+
+    def find(self, text: str) -> list[Hole]:
+        """Return the parts of a text to copy; raises InvalidArgumentError if the request's cannot be used."""
+        found: list[Hole] = _READ(self).finder.find(text)
+        return found
+
+
+def request_placeholders(do_not_translate: translation_pb2.DoNotTranslate, *, every_kind: bool) -> HoleFinder | None:
+    """Return the finder of the parts to copy of a request, or None without any."""
+    if not do_not_translate.patterns and (every_kind or not do_not_translate.kinds):
+        return PLACEHOLDERS if every_kind else None
+    return RequestPlaceholders(do_not_translate.SerializeToString(), every_kind)
+
+
+def request_terms(glossary: translation_pb2.Glossary) -> TermFinder | None:
     """Return the terms of a request, or None without any.
 
     Raises:
@@ -85,21 +108,19 @@ def request_terms(
             "of its texts",
             field="glossary",
         )
-    if not glossary.entries and not do_not_translate.kinds and not do_not_translate.patterns:
+    if not glossary.entries:
         return None
-    return RequestTerms(
-        translation_pb2.Glossary(entries=glossary.entries).SerializeToString(), do_not_translate.SerializeToString()
-    )
+    return RequestTerms(translation_pb2.Glossary(entries=glossary.entries).SerializeToString())
 
 
 class _Read(NamedTuple):
-    """Terms that were read, and the memory that they take."""
+    """Terms or parts to copy that were read, and the memory that they take."""
 
-    terminology: Terminology
+    finder: Any
     num_bytes: int
 
 
-def terms_reader(most_bytes: int = MAX_KEPT_BYTES) -> Callable[[RequestTerms], _Read]:
+def terms_reader(most_bytes: int = MAX_KEPT_BYTES) -> Callable[[RequestTerms | RequestPlaceholders], _Read]:
     """Return a function that reads terms, and keeps those that were used last; any thread may call it.
 
     All texts of a request use its terms, and many requests send the same ones. The function raises
@@ -109,7 +130,16 @@ def terms_reader(most_bytes: int = MAX_KEPT_BYTES) -> Callable[[RequestTerms], _
     return cached(kept, lock=threading.Lock())(_read)
 
 
-def _read(terms: RequestTerms) -> _Read:
+def _read(terms: RequestTerms | RequestPlaceholders) -> _Read:
+    num_bytes = MIN_BYTES + len(terms[0])
+    if isinstance(terms, RequestPlaceholders):
+        copied = translation_pb2.DoNotTranslate.FromString(terms.do_not_translate)
+        try:
+            kinds = placeholder_kinds_from_proto(copied.kinds)
+        except ValueError as error:
+            raise InvalidArgumentError(str(error), field="do_not_translate") from error
+        placeholders = Placeholders(DEFAULT_KINDS if terms.every_kind else kinds, copied.patterns)
+        return _Read(placeholders, num_bytes + placeholders.num_bytes)
     entries = dict[str, tuple[str, ...]]()
     for entry in translation_pb2.Glossary.FromString(terms.glossary).entries:
         if entry.source in entries:
@@ -117,15 +147,8 @@ def _read(terms: RequestTerms) -> _Read:
                 f"glossary: two entries match {entry.source!r}: put all target terms into one entry", field="glossary"
             )
         entries[entry.source] = tuple(entry.targets)
-    copied = translation_pb2.DoNotTranslate.FromString(terms.do_not_translate)
-    try:
-        kinds = placeholder_kinds_from_proto(copied.kinds)
-    except ValueError as error:
-        raise InvalidArgumentError(str(error), field="do_not_translate") from error
     glossary = Glossary(entries)
-    placeholders = Placeholders(kinds, copied.patterns)
-    num_bytes = MIN_BYTES + len(terms.glossary) + len(terms.do_not_translate)
-    return _Read(Terminology(placeholders, glossary), num_bytes + glossary.num_bytes + placeholders.num_bytes)
+    return _Read(glossary, num_bytes + glossary.num_bytes)
 
 
 _READ: Final = terms_reader()
@@ -160,7 +183,8 @@ def parse_settings(request: TranslationMessage) -> Settings:
             cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
             copy_unreadable=request.copy_unreadable,
             **_parse_markup(request),
-            terms=request_terms(request.glossary, request.do_not_translate),
+            terms=request_terms(request.glossary),
+            placeholders=request_placeholders(request.do_not_translate, every_kind=request.keep_placeholders),
         ),
     )
 

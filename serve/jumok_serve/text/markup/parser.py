@@ -5,13 +5,17 @@ Every tag is kept as it was written; a parser that builds a tree would write att
 
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
 from jumok_serve.text.markup.structure import Structure, find_structure, mend
+from jumok_serve.text.messages import Hole
+from jumok_serve.text.placeholders import PlaceholderReader, ReadText
 
 
 @dataclass(eq=False, slots=True)
@@ -52,16 +56,21 @@ class Block:
     """Text whose sentences are translated together, with spans.
 
     Attributes:
-        text: plain text, without white space at its ends, and with a space for each white space inside.
+        text: plain text as the model reads it, without white space at its ends, and with a space for each white space
+            inside.
         spans: outermost spans, in their order.
         entities: written forms of characters, such as ``&nbsp;``.
         literal: True for text without tags and entities, as in XML's ``<![CDATA[...]]>``.
+        read: the text with its placeholders; None: it has none.
+        written: the placeholders as they were written.
     """
 
     text: str
     spans: list[Span]
     entities: dict[str, str] = field(default_factory=dict)
     literal: bool = False
+    read: ReadText | None = None
+    written: Sequence[str] = ()
     _table: dict[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,8 +119,16 @@ _WHITE_SPACE = re.compile(r"[ \t\r\n\f]+")
 _SPACES = " \t\r\n\f"
 
 
-def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Document:  # noqa: B008 - frozen
+def parse(
+    text: str,
+    kind: MarkupKind,
+    rules: MarkupRules = MarkupRules(),  # noqa: B008 - frozen
+    reader: PlaceholderReader | None = None,
+) -> Document:
     """Parse a document; unclosed and crossed tags of HTML are mended.
+
+    Args:
+        reader: finds the placeholders of blocks; None: they are text.
 
     Raises:
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
@@ -122,12 +139,12 @@ def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Do
         raise InvalidArgumentError(
             f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"
         ) from None
-    return Document(tuple(_pieces(find_structure(tokens, kind, rules), html_entities=kind == "html")))
+    return Document(tuple(_pieces(find_structure(tokens, kind, rules), reader, html_entities=kind == "html")))
 
 
-def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Block]:
+def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_entities: bool) -> Iterator[str | Block]:
     """Yield blocks, and all that is between them."""
-    tokens, block = structure.tokens, _BlockBuilder(html_entities=html_entities)
+    tokens, block = structure.tokens, _BlockBuilder(reader, html_entities=html_entities)
     ends, index = set(structure.ends.values()), 0
     while index < len(tokens):
         token, first = tokens[index], index
@@ -139,8 +156,8 @@ def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Bloc
             separate = any(structure.separate[first:index])
         if separate:
             yield from block.pieces()
-            block = _BlockBuilder(html_entities=html_entities)
-            yield from _literal(written) if token.kind is Kind.CDATA else (written,)
+            block = _BlockBuilder(reader, html_entities=html_entities)
+            yield from _literal(written, reader) if token.kind is Kind.CDATA else (written,)
         elif first in structure.ignored:
             block.ignore(tokens[first:index])
         elif token.kind is Kind.TEXT:
@@ -154,25 +171,67 @@ def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Bloc
     yield from block.pieces()
 
 
-def _literal(written: str) -> Iterator[str | Block]:
+def _literal(written: str, reader: PlaceholderReader | None) -> Iterator[str | Block]:
     """Yield the pieces of literal text in XML."""
     opening, text, closing = written[:9], written[9:-3], written[-3:]
     yield opening
     if any(map(str.isalnum, text)):
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
         yield text[:lead]
-        yield Block(text[lead:trail], [], literal=True)
+        block = Block(text[lead:trail], [], literal=True)
+        yield block if reader is None else _with_placeholders(block, reader, {})
         yield text[trail:]
     else:
         yield text
     yield closing
 
 
+def _with_placeholders(block: Block, reader: PlaceholderReader, written: Mapping[int, str]) -> Block:
+    """Let a model read a block whose placeholders are known; a tag inside of one divides it.
+
+    Args:
+        written: characters that were written in another form, by their indices.
+    """
+    spans, waiting = list[Span](), list(block.spans)
+    while waiting:
+        spans.append(span := waiting.pop())
+        waiting += span.children
+    if not spans:
+        read = reader.read(block.text)
+    else:
+        ignored = sorted((span.start, span.end) for span in spans if span.content is not None)
+        edges = sorted({edge for span in spans for edge in (span.start, span.end)})
+        holes = list[Hole]()
+        for part in (part for hole in reader.finder.find(block.text) for part in _parts(block.text, hole, edges)):
+            number = bisect_left(ignored, (part.first + 1,))
+            if not number or ignored[number - 1][1] <= part.first:
+                holes.append(part)
+        read = reader.with_holes(block.text, holes, edges=frozenset(edges)) if holes else ReadText(block.text)
+    if not read.placeholders:
+        return block
+    for span in spans:
+        span.start, span.end = read.place(span.start), read.place(span.end)
+    places = [(one.holes[0].first, one.holes[-1].after) for one in read.placeholders]
+    forms = tuple("".join(written.get(index, block.text[index]) for index in range(*place)) for place in places)
+    return Block(read.text, block.spans, block.entities, block.literal, read, forms)
+
+
+def _parts(text: str, hole: Hole, edges: Sequence[int]) -> Iterator[Hole]:
+    """Yield the parts of a placeholder between tags, without white space at their ends."""
+    inner = edges[bisect_right(edges, hole.first) : bisect_left(edges, hole.after)]
+    for first, after in pairwise((hole.first, *inner, hole.after)):
+        part = text[first:after]
+        if part.strip():
+            yield Hole(first + len(part) - len(part.lstrip()), first + len(part.rstrip()), hole.kind)
+
+
 class _BlockBuilder:
     """Builds a block from its tokens."""
 
-    def __init__(self, *, html_entities: bool) -> None:
+    def __init__(self, reader: PlaceholderReader | None, *, html_entities: bool) -> None:
+        self._reader = reader
         self._html = html_entities
+        self._forms: dict[int, str] = {}  # of characters that are written in another form
         self._text: list[str] = []
         self._length = 0
         self._space = True  # at the end of the text
@@ -192,6 +251,7 @@ class _BlockBuilder:
             self._written.append(found[0])
             if len(character) == 1 and not (character.isspace() and character in _SPACES):
                 self._entities.setdefault(character, found[0])
+                self._forms[self._length] = found[0]
                 self._append(character)
             else:
                 self._place(Span(self._length, self._length, found[0]))
@@ -245,7 +305,8 @@ class _BlockBuilder:
             span = waiting.pop()
             span.start, span.end = min(span.start, length), min(span.end, length)
             waiting += span.children
-        yield Block(text[:length], self._spans, self._entities)
+        block = Block(text[:length], self._spans, self._entities)
+        yield block if self._reader is None else _with_placeholders(block, self._reader, self._forms)
         last = self._written[-1]
         if length < len(text):
             yield last[len(last.rstrip(_SPACES)) :] or " "
@@ -260,12 +321,22 @@ class _BlockBuilder:
             return
         self._written.append(written)
         text = _WHITE_SPACE.sub(" ", written)
+        if self._reader is not None and (len(text) < len(written) or "\n" in written):
+            self._note_spaces(written)
         if self._space and text[0] == " ":
             text = text[1:]
             if self._last is not None:  # between two white spaces: the second one goes with the tag
                 self._last.add_space()
         self._append(text)
         self._last = None
+
+    def _note_spaces(self, written: str) -> None:
+        """Note the white space that is no single space."""
+        shift = self._length - (self._space and written[0] in _SPACES)
+        for found in _WHITE_SPACE.finditer(written):
+            if found[0] != " " and found.start() + shift >= self._length:
+                self._forms[found.start() + shift] = found[0]
+            shift -= len(found[0]) - 1
 
     def _append(self, text: str) -> None:
         if text:

@@ -5,7 +5,6 @@ Among all such intervals, in the order in which the siblings' words stand in the
 gains are taken: a word gains its share of source characters inside of the span, less `THRESHOLD`.
 """
 
-import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from jumok_serve.tasks.word_alignment import Place, after_particle, words
 from jumok_serve.text.markup.parser import Block, Span
+from jumok_serve.text.splicing import Pair, space_between
 
 THRESHOLD = 0.5
 """A word gains if more than this share of its source word is inside of the span."""
@@ -43,8 +43,19 @@ class Word(NamedTuple):
     sentence: int
 
 
-Pair: TypeAlias = tuple[Place, Place]
-"""A word of a translation, and the source word that it is aligned to."""
+class WrittenForm(NamedTuple):
+    """A part of a translation that is written as in the source, and no tag divides.
+
+    Attributes:
+        first, after: its place in the translation.
+        text: what is written, markup included.
+    """
+
+    first: int
+    after: int
+    text: str
+
+
 MAX_SEARCHED = 2**26
 """Characters of a block's translation that are searched for copies of ignored content, each as often as it is."""
 
@@ -66,6 +77,7 @@ def write_block(
     kept_texts: Sequence[str],
     translations: Sequence[str],
     aligned_words: Sequence[Sequence[Pair] | None],
+    forms: Sequence[WrittenForm] = (),
 ) -> str:
     """Write the translation of a block with its tags.
 
@@ -74,6 +86,7 @@ def write_block(
         kept_texts: text before, between and after their translations, [n + 1].
         translations: of the sentences, [n].
         aligned_words: aligned words of each sentence; None: all tags are around it, [n].
+        forms: placeholders of the translation, in their order.
     """
     aligned: list[Word] = []
     places: list[Place] = []
@@ -101,7 +114,16 @@ def write_block(
         end = place[1]
     align_copies(block, target, places, aligned)
     intervals = transfer(block.spans, block.text, aligned, sentences)
-    return write_spans(block.spans, block.text, intervals, target, places, block.escape)
+    firsts = [form.first for form in forms]
+
+    def written(first: int, after: int) -> str:
+        parts = list[str]()
+        for form in forms[bisect_left(firsts, first) : bisect_left(firsts, after)]:
+            parts += (block.escape(target[first : form.first]), form.text)
+            first = form.after
+        return "".join((*parts, block.escape(target[first:after])))
+
+    return write_spans(block.spans, block.text, intervals, target, places, written)
 
 
 def align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
@@ -127,11 +149,6 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
             if first <= places[index][0] and places[index][1] <= done:
                 aligned[index] = Word(span.start, span.end, aligned[index].sentence)
 
-
-_OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
-"""Unicode's categories of punctuation that no white space follows, or precedes."""
-_STOPS = frozenset(".,;:!?%…、。")
-"""Other punctuation that no white space precedes, also in full width."""
 
 Interval: TypeAlias = tuple[int, int]
 """First word of a span, and the word after its last."""
@@ -375,7 +392,7 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
     found: Mapping[Span, Interval],
     target: str,
     words: Sequence[tuple[int, int]],
-    escape: Callable[[str], str],
+    written: Callable[[int, int], str],
 ) -> str:
     """Write a translation with the tags of its spans, each once.
 
@@ -386,6 +403,7 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
         found: interval of each span in the words.
         target: plain translation.
         words: first character of each word, and the character after it.
+        written: returns a part of the translation as markup.
     """
     parts: list[str] = []
     done, last = 0, ""  # the character written last, tags aside
@@ -393,7 +411,7 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
     def text_until(place: int) -> None:
         nonlocal done, last
         if place > done:
-            parts.append(escape(target[done:place]))
+            parts.append(written(done, place))
             done, last = place, target[place - 1]
 
     waiting: list[tuple[Span | None, int]] = []
@@ -427,24 +445,14 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             continue
         inside = text[span.start : span.end]
         if empty and inside:
-            parts.append(_space(last, inside[0], text[max(0, span.start - 1) : span.start]))
+            parts.append(space_between(last, inside[0], text[max(0, span.start - 1) : span.start]))
         parts += (span.opening, span.content, span.closing)
         done, last = max(done, end), inside[-1:]
         if empty and inside:
-            parts.append(space := _space(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
+            parts.append(space := space_between(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
             last = space or last
     text_until(len(target))
     return "".join(parts)
-
-
-def _space(left: str, right: str, neighbour: str) -> str:
-    """Return a space if two characters would touch, but did not where the source has another neighbour."""
-    if left.isspace() or right.isspace() or not (left and right):
-        return ""
-    stops = unicodedata.category(right) in _CLOSING or unicodedata.normalize("NFKC", right) in _STOPS
-    if unicodedata.category(left) in _OPENING or stops:
-        return ""
-    return " " if neighbour.isspace() or (left.isalnum() and right.isalnum() and not neighbour.isalnum()) else ""
 
 
 def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:

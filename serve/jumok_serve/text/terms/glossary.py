@@ -1,14 +1,14 @@
-"""Terms of a request: glossary, placeholders and patterns."""
+"""Terms of a request: glossary, and parts of texts that are copied."""
 
 import re
 import sys
 import unicodedata
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import merge
 from itertools import accumulate, islice
-from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from jumok_proto.errors import InvalidArgumentError
@@ -16,10 +16,9 @@ from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
+from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, Hole, find_holes
+from jumok_serve.text.terms.particles import particles
 from jumok_serve.tokenizers.sentencepiece import ranges
-
-_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Characters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han. Each counts as a word."""
 
 
 class Word(NamedTuple):
@@ -47,11 +46,11 @@ def words(text: str) -> Iterator[Word]:
 @lru_cache(maxsize=1)
 def _pattern() -> re.Pattern[str]:
     of_words = ranges(mark for mark in map(chr, range(sys.maxunicode)) if unicodedata.category(mark)[0] == "M")
-    return re.compile(f"[{_UNSPACED}][{of_words}]*|(?:(?![{_UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")
+    return re.compile(f"[{UNSPACED}][{of_words}]*|(?:(?![{UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")
 
 
 class Terminology:
-    """Glossaries and placeholders of a request; a `TermFinder`.
+    """Glossaries of a request; a `TermFinder`.
 
     Args:
         finders: the first come first: a term that overlaps one of an earlier finder does not count.
@@ -81,16 +80,9 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
         stored: a stored glossary, which counts last.
 
     Raises:
-        InvalidArgumentError: the glossary or the parts to copy cannot be used.
+        InvalidArgumentError: the glossary cannot be used.
     """
-    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
-    if isinstance(patterns, str) or isinstance(kinds, str):
-        raise InvalidArgumentError(
-            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
-        )
     finders = list[TermFinder]()
-    if patterns or kinds:
-        finders.append(Placeholders(kinds, patterns))
     if glossary := options.get("glossary"):
         finders.append(Glossary(glossary))
     if stored is not None:
@@ -98,8 +90,8 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
     return Terminology(*finders) if finders else None
 
 
-_PART: Final = re.compile(r"\w+|\W")
-_PATTERN_PART: Final = re.compile(r"[\w*]+|\W")
+_PART: Final = re.compile(rf"[^\W{UNSPACED}{HANGUL}]+|[{HANGUL}]+|[{UNSPACED}]|\W")
+_PATTERN_PART: Final = re.compile(rf"(?:[^\W{UNSPACED}{HANGUL}]|\*)+|[{HANGUL}*]+|[{UNSPACED}]\**|\W")
 _BLOCK: Final = 1024
 """Parts of a text that are looked at together, and as many more as the longest pattern has."""
 
@@ -107,8 +99,9 @@ _BLOCK: Final = 1024
 class Patterns:
     """Texts in which `*` stands for one or more letters, digits or `_`.
 
-    A text has parts: runs of letters, digits and `_`, and single other characters. A pattern matches whole parts, as
-    many as it has itself. So one integer holds the patterns that match from a place on, a bit for each part of each
+    A text has parts: runs of letters, digits and `_`, runs of Hangul, and single other characters, such as those of
+    scripts without spaces. A pattern matches whole parts, as many as it has itself; after its last one a Korean
+    particle may follow. So one integer holds the patterns that match from a place on, a bit for each part of each
     pattern, and a part of the text changes it with one shift and one mask (Shift-And, Baeza-Yates and Gonnet, 1992).
     Going backwards, it says at each place which patterns begin there.
 
@@ -126,6 +119,7 @@ class Patterns:
         self._numbers = {1 << first: number for number, first in enumerate(firsts[:-1])}
         self._firsts = sum(self._numbers)
         self._lasts = sum(1 << after - 1 for after in firsts[1:])
+        self._tails = [0 if "*" in parts[-1] else len(parts[-1]) for parts in split]
         self._whole: dict[str, int] = {}  # bits by part, and by the beginning of a longer run
         self._begun: dict[str, int] = {}
         for place, part in enumerate(part for parts in split for part in parts):
@@ -147,7 +141,8 @@ class Patterns:
             begun = self._begun_at([part[0] for part in known])
             for place in range(min(_BLOCK, len(known))):
                 if (number := begun[place]) is not None:
-                    yield known[place].start(), known[place + self._lengths[number] - 1].end()
+                    last = known[place + self._lengths[number] - 1]
+                    yield known[place].start(), last.start() + (self._tails[number] or len(last[0]))
             del known[:_BLOCK]
 
     def _begun_at(self, parts: Sequence[str]) -> list[int | None]:
@@ -164,6 +159,8 @@ class Patterns:
     def _bits(self, part: str) -> int:
         """Return the bits of the parts of patterns that match a part of a text."""
         bits = self._whole.get(part, 0)
+        for length in particles(part):
+            bits |= self._whole.get(part[:-length], 0) & self._lasts
         if self._begun and (part[0].isalnum() or part[0] == "_"):
             for length in self._begun_lengths:
                 if length >= len(part):
@@ -172,85 +169,77 @@ class Patterns:
         return bits
 
 
-KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "double_braces": r"\{\{[^{}\n]{1,100}\}\}",  # {{ variable }}
-        "braces": r"\$?\{[^{}\s]{0,100}\}",  # {name}, {0}, ${name}
-        "percent": r"%(?:\([^()\s]{1,100}+\))?[-+ #0]{0,3}+\d{0,9}+(?:\$[-+ #0]{0,3}+\d{0,9}+)?(?:\.\d{1,9}+)?"
-        r"(?:hh|h|ll|l|L|z|j|t)?[diouxXeEfFgGcrsaAp@](?!\w)",  # %s, %(count)d, %1$s, %.2f
-        "url": r"(?:https?|ftp)://[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]|"
-        r"www\.[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]",
-        "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
-        "mention": r"(?<![\w@.])@\w{1,64}",
-    }
-)
-"""Regular expressions by kind, in the order in which they are tried at each place."""
 MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
-MAX_MATCH: Final = 2048
-"""Most characters of a part that is copied: those of a long address. No kind looks further."""
-_PIECE: Final = 2**14
-"""Characters at which kinds may begin in one search: some milliseconds at worst."""
+
+
+_MARK: Final = re.compile(r"[%~<>\[\]_⟦⟧{}$@/\\:&#]|\d+|--|\.\w|XX|[Ww]ww")
+"""What every placeholder has, and most sentences do not."""
+
+
+def count_marks(text: str) -> int:
+    """Count the places of a text at which placeholders may begin."""
+    return len(_MARK.findall(text))
 
 
 class Placeholders:
-    """Kinds of placeholders, and patterns.
+    """Kinds of placeholders, and patterns; a `HoleFinder`.
 
     A pattern is a text that matches itself; `*` in it stands for one or more letters, digits or `_`.
 
     Attributes:
+        kinds: see `jumok_serve.text.holes.KINDS`.
         num_bytes: memory that they take, about.
 
     Raises:
         InvalidArgumentError: an unknown kind, too many patterns, or an empty or too long one.
     """
 
-    def __init__(self, kinds: Sequence[str] = (), patterns: Sequence[str] = ()) -> None:
+    def __init__(self, kinds: Collection[str] = (), patterns: Sequence[str] = ()) -> None:
         for kind in kinds:
             if kind not in KINDS:
-                raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(KINDS)}")
+                raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(sorted(KINDS))}")
         if len(patterns) > MAX_PATTERNS:
             raise _refused_placeholder(f"at most {MAX_PATTERNS} patterns are possible, got {len(patterns)}")
         for pattern in patterns:
             _check_pattern(pattern)
         self._patterns = Patterns(patterns) if patterns else None
-        parts = [f"(?:{expression})" for kind, expression in KINDS.items() if kind in kinds]
-        self._kinds = re.compile("|".join(parts)) if parts else None
+        self.kinds = frozenset(kinds)
         self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
 
-    def find(self, text: str) -> Iterator[TermMatch]:
-        """Yield the parts of a text to copy, in their order; parts of more than `MAX_MATCH` characters are left out."""
-        for first, after in self._places(text):
-            if after - first <= MAX_MATCH:
-                yield TermMatch(first, after, (text[first:after],), once=True)
+    def find(self, text: str) -> list[Hole]:
+        """Return the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out."""
+        holes = find_holes(text, self.kinds) if self.kinds and _MARK.search(text) else []
+        if self._patterns is None:
+            return holes
+        patterns = (Hole(*place, "copied") for place in self._patterns.find(text))
+        found, position = list[Hole](), 0
+        for hole in merge(patterns, holes, key=lambda hole: hole.first):  # of one place, a pattern
+            if hole.first >= position:
+                position = hole.after
+                if hole.after - hole.first <= MAX_HOLE or hole.kind == "icu":
+                    found.append(hole)
+        return found
 
-    def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield places that share no character: the first to begin counts, and of those of one place a pattern."""
-        position, kind = 0, self._next_kind(text, 0)
-        for first, after in self._patterns.find(text) if self._patterns else ():
-            while kind is not None and kind[0] < first:
-                if kind[0] >= position:
-                    yield kind
-                    position = kind[1]
-                kind = self._next_kind(text, position)
-            if first >= position:
-                yield first, after
-                position = after
-        while kind is not None:
-            if kind[0] >= position:
-                yield kind
-                position = kind[1]
-            kind = self._next_kind(text, position)
 
-    def _next_kind(self, text: str, position: int) -> tuple[int, int] | None:
-        """Return the next place of a kind; looks at a piece of a text at a time, as a search holds Python's lock."""
-        while self._kinds is not None and position < len(text):
-            after = position + _PIECE
-            found = self._kinds.search(text, position, after + MAX_MATCH)
-            if found is not None and found.start() < after:
-                return found.span()
-            position = after
-        return None
+PLACEHOLDERS: Final = Placeholders(DEFAULT_KINDS)
+"""The placeholders that are copied by default."""
+
+
+def placeholders_of(options: TermOptions) -> Placeholders | None:
+    """Return the parts of texts to copy that options give, or None without any.
+
+    Raises:
+        InvalidArgumentError: they cannot be used.
+    """
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    if isinstance(patterns, str) or isinstance(kinds, str):
+        raise InvalidArgumentError(
+            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
+        )
+    if kinds is True and not patterns:
+        return PLACEHOLDERS
+    return Placeholders(DEFAULT_KINDS if kinds is True else kinds, patterns) if patterns or kinds else None
 
 
 def _check_pattern(pattern: object) -> None:
@@ -283,7 +272,8 @@ _UNUSABLE: Final = re.compile("[\t\r\n\0\ud800-\udfff]")
 class Glossary:
     """Entries that map a source term to target terms; a translation contains one of these.
 
-    Terms match whole words in any case, with any white space between them. At each place the longest one counts.
+    Terms match whole words in any case, with any white space between them, and before Korean particles. At each place
+    the longest one counts.
 
     Args:
         entries: target terms by source term.
@@ -355,22 +345,29 @@ class Glossary:
         """
         found = list(words(text))
         folded = "".join(word.text for word in found)
-        positions = {end: number for number, end in enumerate(accumulate(len(word.text) for word in found), start=1)}
+        ends = dict[int, tuple[int, int]]()  # ends of words and of their stems: the place in the text, the next word
+        end = 0
+        for number, word in enumerate(found, start=1):
+            end += len(word.text)
+            ends[end] = word.after, number
+            for length in particles(word.text.strip()):
+                ends[end - length] = word.after - length, number
         position = begin = looked = 0
         while position < len(found):
             if position >= looked:
                 check(None, "terms were looked for")
                 looked = position + WORDS_PER_LOOK
-            match = self._match(folded, begin + found[position].text.startswith(" "), positions)
+            match = self._match(folded, begin + found[position].text.startswith(" "), ends)
             if match is None:
                 begin += len(found[position].text)
                 position += 1
                 continue
             number, begin = match
-            after = positions[begin]
+            after, following = ends[begin]
+            begin += found[following - 1].after - after
             targets = tuple(self._targets[number].split(_SEPARATOR))
-            yield TermMatch(found[position].first, found[after - 1].after, targets)
-            position = after
+            yield TermMatch(found[position].first, after, targets)
+            position = following
 
     def _match(self, folded: str, begin: int, ends: Container[int]) -> tuple[int, int] | None:
         """Return the longest entry at the beginning of a word: its number, and its end, which ends a word."""

@@ -1,0 +1,215 @@
+"""Placeholders of a text: what the model reads in their place, and their way into the translation.
+
+The model reads a placeholder itself if it has few tokens, and else a short stand-in that it can copy. Copies in the
+translation are replaced by the placeholder; surplus ones are left out, and missing ones are placed by alignment.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import count
+from typing import Final, Protocol
+
+from jumok_serve.tasks.word_alignment import Place
+from jumok_serve.text.messages import Branch, Hole, Message, parse_message, unescaped
+from jumok_serve.tokenizers.tokenizer import Tokenizer
+
+MAX_TOKENS: Final = 2
+"""Most tokens of a placeholder that the model reads itself: it spells longer ones in its own way."""
+MAX_CACHED: Final = 4096
+MAX_READ: Final = 64
+"""Most characters of such a placeholder."""
+_SYMBOLS: Final = ("${}", "%{}", "$(ARG{})")
+"""Placeholders that a model may know from its training text as one token, with a number in place of the braces."""
+_FIRST_NUMBER: Final = 11
+"""Models without such tokens read numbers: all copy them, and those of two digits in one or two tokens."""
+
+
+class HoleFinder(Protocol):
+    """Finds the placeholders of a request's texts."""
+
+    def find(self, text: str) -> Sequence[Hole]:
+        """Return the placeholders of a text in their order; they share no character."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """A placeholder of a text.
+
+    Attributes:
+        start, end: place of what the model reads.
+        content: what the translation has.
+        holes: its parts in the text as given; neighbours without a character between them are one placeholder.
+        spliced: True if the model reads a stand-in.
+    """
+
+    start: int
+    end: int
+    content: str
+    holes: tuple[Hole, ...]
+    spliced: bool
+
+    @property
+    def place(self) -> Place:
+        """Place of what the model reads."""
+        return self.start, self.end
+
+    def moved(self, characters: int) -> "Placeholder":
+        """Return the placeholder that many characters further on."""
+        return replace(self, start=self.start + characters, end=self.end + characters)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """A text as the model reads it.
+
+    Attributes:
+        text: the text with stand-ins.
+        given: the text as given.
+        placeholders: in their order.
+        message: the message that the text is, whose other branches are texts of their own.
+        branches: those texts.
+    """
+
+    text: str
+    given: str = ""
+    placeholders: tuple[Placeholder, ...] = ()
+    message: Message | None = None
+    branches: "tuple[ReadText, ...]" = ()
+
+    def within(self, first: int, after: int) -> tuple[Placeholder, ...]:
+        """Return the placeholders of a part, with places in it."""
+        lo = bisect_left(self.placeholders, first, key=lambda one: one.start)
+        hi = bisect_left(self.placeholders, after, key=lambda one: one.start)
+        return tuple(one.moved(-first) for one in self.placeholders[lo:hi])
+
+    def given_place(self, index: int) -> int:
+        """Return the place in the text as given of one that is not inside of a placeholder."""
+        number = bisect_right(self.placeholders, index, key=lambda one: one.end)
+        if not number:
+            return index
+        last = self.placeholders[number - 1]
+        return last.holes[-1].after + index - last.end
+
+    def place(self, given: int) -> int:
+        """Return the place of one in the text as given that is not inside of a placeholder."""
+        number = bisect_right(self.placeholders, given, key=lambda one: one.holes[0].first)
+        if not number:
+            return given
+        last = self.placeholders[number - 1]
+        return last.start if given == last.holes[0].first else last.end + given - last.holes[-1].after
+
+    def given_part(self, first: int, after: int) -> str:
+        """Return a part of the text as given."""
+        if not self.given:
+            return self.text[first:after]
+        return self.given[self.given_place(first) : self.given_place(after)]
+
+
+class StandIns:
+    """Chooses what a model reads in place of placeholders.
+
+    Args:
+        tokenizer: the model's.
+        writes: returns the tokens of a part of a translation, or none if the tokenizer cannot write it.
+
+    Attributes:
+        reads: function that returns true for a placeholder that the model reads itself.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, writes: Callable[[str], Sequence[int]]) -> None:
+        self._tokenizer = tokenizer
+        self._writes = writes
+        self.reads = lru_cache(MAX_CACHED)(partial(_reads, tokenizer, writes))
+
+    @cached_property
+    def _symbols(self) -> tuple[str, ...]:
+        """Placeholders that are one token each."""
+        found = (pattern.format(number) for pattern in _SYMBOLS for number in range(1, 10))
+        return tuple(one for one in found if one in self._tokenizer.tokens(self._writes(one)))
+
+    def unused(self, text: str) -> Iterator[str]:
+        """Yield stand-ins that a text does not have."""
+        yield from (one for one in self._symbols if one not in text)
+        numbers = frozenset(re.findall(r"[0-9]+", text))
+        yield from (one for one in map(str, count(_FIRST_NUMBER)) if one not in numbers)
+
+
+def _reads(tokenizer: Tokenizer, writes: Callable[[str], Sequence[int]], content: str) -> bool:
+    if len(content) > MAX_READ or any(map(str.isspace, content)):
+        return False
+    tokens = tokenizer.encode(content)
+    return (
+        len(tokens) <= MAX_TOKENS and tokenizer.source_unknown not in tokens and 0 < len(writes(content)) <= MAX_TOKENS
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderReader:
+    """Reads texts with placeholders for a model."""
+
+    finder: HoleFinder
+    stand_ins: StandIns
+
+    def read(self, text: str) -> ReadText:
+        """Read a plain text."""
+        holes = self.finder.find(text)
+        if not holes:
+            return ReadText(text)
+        message = parse_message(text) if any(hole.kind == "icu" for hole in holes) else None
+        if message is None:
+            return self.with_holes(text, holes)
+        whole, *branches = (
+            self.with_holes(text, self._of_branch(text, branch), branch[:2]) for branch in message.branches
+        )
+        return replace(whole, message=message, branches=tuple(branches))
+
+    def _of_branch(self, text: str, branch: Branch) -> list[Hole]:
+        """Return the placeholders of a message's branch: those of the message, and those in the texts between."""
+        holes, position = list[Hole](), branch.first
+        for hole in (*branch.holes, Hole(branch.after, branch.after, "")):
+            between = self.finder.find(text[position : hole.first])
+            holes += [Hole(position + one.first, position + one.after, one.kind) for one in between]
+            holes += [hole] if hole.kind else []
+            position = hole.after
+        return holes
+
+    def with_holes(
+        self, text: str, holes: Sequence[Hole], branch: Place | None = None, edges: Collection[int] = ()
+    ) -> ReadText:
+        """Read a text with placeholders at known places.
+
+        Args:
+            branch: place of the branch of a message to read.
+            edges: places that separate neighbours.
+        """
+        first, after = branch or (0, len(text))
+        spelled = str if branch is None else unescaped
+        parts, length, position, found = list[str](), 0, first, list[Placeholder]()
+        unused = self.stand_ins.unused(text)
+        for group in _neighbours(holes, edges):
+            parts.append(spelled(text[position : group[0].first]))
+            length += len(parts[-1])
+            position = group[-1].after
+            content = text[group[0].first : position]
+            spliced = not self.stand_ins.reads(content)
+            read = next(unused) if spliced else content
+            parts.append(read)
+            found.append(Placeholder(length, length + len(read), content, group, spliced))
+            length += len(read)
+        parts.append(spelled(text[position:after]))
+        return ReadText("".join(parts), text if branch is None else "", tuple(found))
+
+
+def _neighbours(holes: Sequence[Hole], edges: Collection[int]) -> Iterator[tuple[Hole, ...]]:
+    """Yield holes, together if there is no character between them."""
+    group = list[Hole]()
+    for hole in holes:
+        if group and (group[-1].after < hole.first or hole.first in edges):
+            yield tuple(group)
+            group.clear()
+        group.append(hole)
+    if group:
+        yield tuple(group)

@@ -1,0 +1,257 @@
+"""Placeholders in a translation: each exactly once, in place of its copy or where alignment puts it."""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+from jumok_serve.tasks.word_alignment import Place, words
+from jumok_serve.text.holes import HANGUL, UNSPACED
+from jumok_serve.text.placeholders import Placeholder
+
+Pair: TypeAlias = tuple[Place, Place]
+"""A word of a translation, and the source word that it is aligned to."""
+
+_OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
+"""Unicode's categories of punctuation that no white space follows, or precedes."""
+_STOPS = frozenset(".,;:!?%…、。")
+"""Other punctuation that no white space precedes, also in full width."""
+_UNSPACED: Final = re.compile(f"[{UNSPACED}]")
+_WORD: Final = f"[^\\W{UNSPACED}{HANGUL}]"
+
+
+class Edit(NamedTuple):
+    """A change of a translation.
+
+    Attributes:
+        first, after: the part that is replaced.
+        number: index of the placeholder in its place; -1: none.
+    """
+
+    first: int
+    after: int
+    number: int = -1
+
+
+class Spliced(NamedTuple):
+    """A translation with placeholders.
+
+    Attributes:
+        text: the translation.
+        placeholders: placeholders of the text, [n].
+        places: their places in the translation, [n].
+        edits: changes that made it, with the characters before and after the parts that they replaced.
+    """
+
+    text: str
+    placeholders: Sequence[Placeholder]
+    places: tuple[Place, ...]
+    edits: tuple[tuple[Edit, int], ...]
+
+    def moved(self, index: int) -> int:
+        """Return the place of a character that was not replaced."""
+        number = bisect_right(self.edits, index, key=lambda one: one[0].after)
+        return index + self.edits[number - 1][1] if number else index
+
+    def words(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Return the aligned words of the translation; each placeholder is one."""
+        firsts = [edit.first for edit, _ in self.edits]
+        kept = list[Pair]()
+        for (first, after), source in pairs:
+            number = bisect_left(firsts, after)
+            if not number or self.edits[number - 1][0].after <= first:
+                kept.append(((self.moved(first), self.moved(first) + after - first), source))
+        placed = zip(self.places, ((one.start, one.end) for one in self.placeholders), strict=True)
+        return sorted([*kept, *placed])
+
+
+class Splicing:
+    """A translation that gets the placeholders of its text.
+
+    Args:
+        text: the text as the model reads it.
+        placeholders: its placeholders, [n].
+        target: the translation.
+        begin: index in the translation after the target prefix, which stays as it is.
+
+    Attributes:
+        complete: True if the translation has a copy of each.
+    """
+
+    def __init__(self, text: str, placeholders: Sequence[Placeholder], target: str, begin: int = 0) -> None:
+        self._text = text
+        self._placeholders = placeholders
+        self._target = target
+        self._begin = begin
+        waiting: dict[str, deque[int]] = {}
+        for number, one in enumerate(placeholders):
+            waiting.setdefault(text[one.start : one.end], deque()).append(number)
+        self._copies = dict[int, Place]()
+        edits = list[Edit]()
+        for found in _pattern(tuple(waiting)).finditer(target):
+            if numbers := waiting[found[0]]:
+                number = numbers.popleft()
+                self._copies[number] = found.span()
+                edits.append(Edit(*found.span(), number))
+            elif found.start() >= begin:
+                edits.append(_widened(target, *found.span(), begin))
+        self._edits = sorted(edits)
+        self.complete = len(self._copies) == len(placeholders)
+
+    def spliced(self, pairs: Sequence[Pair] | None) -> Spliced:
+        """Return the translation with each placeholder once.
+
+        Args:
+            pairs: aligned words of the translation; None: the model does not align, or all have copies.
+        """
+        missing = () if self.complete else self._missing(pairs)
+        return self._written(sorted([*self._edits, *missing]))
+
+    def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
+        """Yield the changes that write placeholders without a copy."""
+        firsts = [edit.first for edit in self._edits]
+
+        def is_free(place: Place) -> bool:
+            number = bisect_left(firsts, place[1])
+            return place[0] >= self._begin and (not number or self._edits[number - 1].after <= place[0])
+
+        target = self._target
+        free = [pair for pair in pairs or [(word, (0, 0)) for word in words(target)] if is_free(pair[0])]
+        aligned = [(source, word) for word, source in free if source[0] < source[1]]
+        aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
+        by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
+        edges = sorted({self._begin, *(edge for word, _ in free for edge in word), len(target)})
+        for number, one in self._numbered(missing=True):
+            inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
+            run = _longest([word for (_, end), word in inside if end <= one.end], target)
+            if run is not None and _stands_for(target[slice(*run)], self._text[one.start : one.end]):
+                yield Edit(*run, number)
+                continue
+            place = run[0] if run else self._beside(one, by_start, by_end, edges)
+            yield Edit(place, place, number)
+
+    def _numbered(self, *, missing: bool) -> Iterator[tuple[int, Placeholder]]:
+        numbered = enumerate(self._placeholders)
+        return ((number, one) for number, one in numbered if (number not in self._copies) is missing)
+
+    def _beside(
+        self,
+        one: Placeholder,
+        by_start: Sequence[tuple[Place, Place]],
+        by_end: Sequence[tuple[Place, Place]],
+        edges: Sequence[int],
+    ) -> int:
+        """Return the place of a placeholder by those of its neighbours, or by its share of the text.
+
+        Args:
+            by_start: source places with their words.
+            by_end: source places, the end first, with their words.
+            edges: beginnings and ends of words.
+        """
+        left, right = bisect_left(by_end, ((one.start + 1,),)) - 1, bisect_left(by_start, ((one.end,),))
+        if left >= 0 and (right == len(by_start) or one.start - by_end[left][0][0] <= by_start[right][0][0] - one.end):
+            return by_end[left][1][1]
+        if right < len(by_start):
+            return by_start[right][1][0]
+        wanted = self._begin + (len(self._target) - self._begin) * one.start // len(self._text)
+        nearest = bisect_left(edges, wanted)
+        return min(edges[max(0, nearest - 1) : nearest + 1], key=lambda edge: abs(edge - wanted))
+
+    def _written(self, edits: Sequence[Edit]) -> Spliced:
+        """Change the translation."""
+        parts, length, done, last = list[str](), 0, 0, ""
+        places: list[Place] = [(0, 0)] * len(self._placeholders)
+        moved = list[tuple[Edit, int]]()
+
+        def add(text: str) -> None:
+            nonlocal length, last
+            parts.append(text)
+            length += len(text)
+            last = text[-1:] or last
+
+        for edit in edits:
+            add(self._target[done : edit.first])
+            done = max(done, edit.after)
+            if edit.number >= 0:
+                one = self._placeholders[edit.number]
+                inserted = edit.first == edit.after
+                if inserted:
+                    add(space_between(last, one.content[0], self._text[max(0, one.start - 1) : one.start]))
+                places[edit.number] = length, length + len(one.content)
+                add(one.content)
+                if inserted:
+                    following = self._target[done : done + 1]
+                    add(space_between(one.content[-1], following, self._text[one.end : one.end + 1]))
+            moved.append((edit, length - done))
+        add(self._target[done:])
+        return Spliced("".join(parts), self._placeholders, tuple(places), tuple(moved))
+
+
+@lru_cache(maxsize=256)
+def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(_copy, sorted(texts, key=len, reverse=True))))
+
+
+def _copy(text: str) -> str:
+    """Return the pattern of a text that is no part of a longer word or number."""
+    before = after = ""
+    if text[0].isdecimal():
+        before = r"(?<!\d)(?<!\d[.,])"
+    elif text[0].isalnum():
+        before = f"(?<!{_WORD})"
+    if text[-1].isdecimal():
+        after = r"(?![.,]?\d)"
+    elif text[0].isalnum() and text[-1].isalnum():
+        after = f"(?!{_WORD})"
+    return before + re.escape(text) + after
+
+
+def _widened(target: str, first: int, after: int, begin: int) -> Edit:
+    """Return the removal of a surplus copy, with brackets or quotation marks around it, and a space beside it."""
+    while begin < first and after < len(target) and _are_pair(target[first - 1], target[after]):
+        first, after = first - 1, after + 1
+    following = target[after : after + 1]
+    if begin < first and target[first - 1].isspace() and (not following or following.isspace() or _is_stop(following)):
+        first -= 1
+    elif first == 0 and following.isspace():
+        after += 1
+    return Edit(first, after)
+
+
+def _are_pair(left: str, right: str) -> bool:
+    quoted = left == right and left in "\"'"
+    return quoted or (unicodedata.category(left) in _OPENING and unicodedata.category(right) in _CLOSING)
+
+
+def _is_stop(character: str) -> bool:
+    return unicodedata.category(character) in _CLOSING or unicodedata.normalize("NFKC", character) in _STOPS
+
+
+def _longest(found: Sequence[Place], target: str) -> Place | None:
+    """Return the longest run of words with nothing but white space between them."""
+    runs = list[Place]()
+    for first, after in sorted(found):
+        if runs and not target[runs[-1][1] : first].strip():
+            runs[-1] = (runs[-1][0], after)
+        else:
+            runs.append((first, after))
+    return max(runs, key=lambda run: run[1] - run[0], default=None)
+
+
+def _stands_for(written: str, read: str) -> bool:
+    """True if a part of a translation is a changed copy, or the translation of a word that is to be copied."""
+    return read.isalpha() or set("".join(written.casefold().split())) <= set(read.casefold())
+
+
+def space_between(left: str, right: str, neighbour: str) -> str:
+    """Return a space if two characters would touch, but did not where the source has another neighbour."""
+    if left.isspace() or right.isspace() or not (left and right):
+        return ""
+    if unicodedata.category(left) in _OPENING or _is_stop(right):
+        return ""
+    if _UNSPACED.match(left) or _UNSPACED.match(right):
+        return ""
+    return " " if neighbour.isspace() or (left.isalnum() and right.isalnum() and not neighbour.isalnum()) else ""
