@@ -112,7 +112,8 @@ def test_source_words_are_in_texts(translator: Translator) -> None:
 def test_places_of_terms_move(translator: Translator) -> None:
     options: dict[str, Any] = {"glossary": {"book": "Buch", "park": "Stra"}, "beam_size": 4, "target_prefix": "Ein"}
     found = translator.translate(TEXT, split_sentences=False, replace_unknowns=True, **options)
-    forced = translator.translate(TEXT, split_sentences=False, glossary=options["glossary"], beam_size=4, **WRITES)
+    options_of_both: dict[str, Any] = {"glossary": options["glossary"], "beam_size": 4, "num_hypotheses": 2}
+    forced = translator.translate(TEXT, split_sentences=False, **options_of_both, **WRITES)
     for hypothesis in (*found.hypotheses, *forced.hypotheses):
         for term in hypothesis.terms:
             if term.target_span is not None:

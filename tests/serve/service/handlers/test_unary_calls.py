@@ -212,7 +212,7 @@ async def test_an_unknown_model_is_not_found_and_the_known_are_named() -> None:
             assert (failed.code, failed.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
             assert failed.resource.resource_type == "jumok.v1.Model"
             assert failed.resource.resource_name[:100] == name[:100]
-            assert failed.resource.description == "available: a, b"
+            assert failed.resource.description == "available: b, a"
         failed = await failure(stub_of(channel).GetModel(model_pb2.GetModelRequest(name="c")))
         assert failed.code is grpc.StatusCode.NOT_FOUND
         unnamed = await failure(stub_of(channel).TranslateText(request("x")))

@@ -22,7 +22,7 @@ def read(content: str, name: str) -> None:
     try:
         read_file(content.encode(), "", name)
     except InvalidArgumentError:
-        assert name not in {"text", "markdown", "html", "srt"}
+        assert name not in {"text", "markdown", "html"}
 
 
 @pytest.mark.parametrize(
