@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import jumok
-from jumok.commands.models import models as models_command
+from jumok.commands._main import jumok as jumok_command
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.service import Administration
 from jumok_serve.text.terms import GlossaryStore
@@ -175,7 +175,7 @@ def test_pairs_are_listed_and_errors_name_the_text(client: jumok.Client) -> None
 
 def test_the_command_lists_models_and_routes(models: tuple[Translator, Translator]) -> None:
     with serving(*models) as address:
-        done = CliRunner().invoke(models_command, ["--server", address])
+        done = CliRunner().invoke(jumok_command, ["models", "--server", address])
     assert done.output == "de\ten\ttiny-de-en\nen\tfr\ttiny-en-fr\nde\tfr\ttiny-de-en tiny-en-fr\n"
 
 

@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from jumok.commands._main import jumok as jumok_command
 from jumok.commands._main import run as run_command
-from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, hold, serving, stub_of
@@ -17,7 +17,7 @@ from tests.support.servers.tokens import tokens_of
 
 
 def ask(*arguments: str) -> Result:
-    return CliRunner().invoke(health, arguments)
+    return CliRunner().invoke(jumok_command, ["health", *arguments])
 
 
 async def test_models_have_health_of_their_own() -> None:
