@@ -79,7 +79,12 @@ _RESX: Final = _Dialect()
 _QT: Final = _Dialect(known=re.compile(r"%L?(?:\d{1,2}|n)"))
 
 
-class _Document:
+def local(token: Token) -> str:
+    """Return the name of an element without its prefix."""
+    return token.name.rpartition(":")[2]
+
+
+class Document:
     """The tokens of a file.
 
     Attributes:
@@ -87,7 +92,7 @@ class _Document:
         ends: index of the end tag of each start tag.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.ends = find_ends(tokens)
         self._lines, self._counted = 1, 0
@@ -103,21 +108,29 @@ class _Document:
             self._counted = index
         return self._lines
 
+    def end(self, index: int) -> int:
+        """Return the end tag of a start tag; other tokens are their own."""
+        return self.ends.get(index, index)
+
+    def name(self, index: int) -> str:
+        """Return the name of an element without its prefix."""
+        return local(self.tokens[index])
+
     def inside(self, index: int) -> Iterator[int]:
         """Yield the elements within one, not those within these."""
-        after = self.ends.get(index, index)
+        after = self.end(index)
         index += 1
         while index < after:
             if self.tokens[index].kind in {Kind.START, Kind.EMPTY}:
                 yield index
-            index = self.ends.get(index, index) + 1
+            index = self.end(index) + 1
 
     def attributes(self, index: int) -> Mapping[str, str]:
         """Return the attributes of an element."""
         return dict(attributes(self.tokens[index].written))
 
 
-def _read(content: str, root: str) -> Generator[str, None, tuple[_Document, int]]:
+def read_document(content: str, root: str) -> Generator[str, None, tuple[Document, int]]:
     """Read a file, and return it with its outermost element."""
     declared = _DECLARED.match(content)
     if declared is not None and declared[1].lower() not in _UNICODE:
@@ -128,10 +141,10 @@ def _read(content: str, root: str) -> Generator[str, None, tuple[_Document, int]
     except XmlError as error:
         refuse(error.line, f"it {error.problem}; {error.remedy}")
     first = next((index for index, token in enumerate(tokens) if token.kind in {Kind.START, Kind.EMPTY}), None)
-    if first is None or tokens[first].name != root:
+    if first is None or local(tokens[first]) != root:
         name = "none" if first is None else tokens[first].name[:MAX_SHOWN]
         refuse(1, f"the outermost element must be {root}, got {name}: give the format of the file")
-    return _Document(tokens), first
+    return Document(tokens), first
 
 
 def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
@@ -140,15 +153,15 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no resources.
     """
-    document, root = yield from _read(content, "resources")
+    document, root = yield from read_document(content, "resources")
     done = 0
     for index in document.inside(root):
-        name, given = document.tokens[index].name, document.attributes(index)
+        name, given = document.name(index), document.attributes(index)
         if given.get("translatable") == "false" or name not in {"string", "string-array", "plurals"}:
             yield ""
             continue
         yield document.written(done, index)
-        done = document.ends.get(index, index) + 1
+        done = document.end(index) + 1
         if name == "plurals":
             yield from _plurals(document, index, language)
         else:
@@ -157,18 +170,18 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
     yield document.written(done, len(document.tokens))
 
 
-def _with_texts(document: _Document, index: int, texts: Sequence[int]) -> Iterator[Piece]:
+def _with_texts(document: Document, index: int, texts: Sequence[int]) -> Iterator[Piece]:
     """Yield the pieces of an element with some elements that are strings."""
     done = index
     for first in texts:
-        last = document.ends.get(first, first)
+        last = document.end(first)
         yield document.written(done, first + 1)
         yield from _texts(document, first + 1, last, _ANDROID)
         done = max(last, first + 1)
-    yield document.written(done, document.ends.get(index, index) + 1)
+    yield document.written(done, document.end(index) + 1)
 
 
-def _plurals(document: _Document, index: int, language: str) -> Iterator[Piece]:
+def _plurals(document: Document, index: int, language: str) -> Iterator[Piece]:
     """Yield the pieces of an element with plural forms; those that the language lacks are left out."""
     items = {document.attributes(item).get("quantity", ""): item for item in document.inside(index)}
     missing = missing_categories(language, items)
@@ -178,7 +191,7 @@ def _plurals(document: _Document, index: int, language: str) -> Iterator[Piece]:
         before = item - (document.tokens[item - 1].kind is Kind.TEXT)
         yield document.written(done, before)
         space = document.written(before, item)
-        last = document.ends.get(item, item)
+        last = document.end(item)
         done = last + 1
         if "other" not in items or not is_unused(language, category):
             yield space
@@ -186,12 +199,12 @@ def _plurals(document: _Document, index: int, language: str) -> Iterator[Piece]:
     for category in missing:
         opening, first = document.tokens[items["other"]].written, items["other"]
         yield space + re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
-        yield from _texts(document, first + 1, document.ends.get(first, first), _ANDROID)
-        yield document.written(max(first + 1, document.ends.get(first, first)), document.ends.get(first, first) + 1)
-    yield document.written(done, document.ends.get(index, index) + 1)
+        yield from _texts(document, first + 1, document.end(first), _ANDROID)
+        yield document.written(max(first + 1, document.end(first)), document.end(first) + 1)
+    yield document.written(done, document.end(index) + 1)
 
 
-def _texts(document: _Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _texts(document: Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
     """Yield the pieces of an element's content; literal parts are texts of their own."""
     start = first
     for index in range(first, after):
@@ -205,12 +218,12 @@ def _texts(document: _Document, first: int, after: int, dialect: _Dialect) -> It
     yield from _run(document, start, after, dialect)
 
 
-def _run(document: _Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _run(document: Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
     """Yield the pieces of some tokens; what a translator must not change is a hole."""
     parts, index, written = list[str](), first, document.written(first, after)
     while index < after:
-        token, end = document.tokens[index], document.ends.get(index, index)
-        if token.name.rpartition(":")[2] == "g" and end > index:
+        token, end = document.tokens[index], document.end(index)
+        if local(token) == "g" and end > index:
             seen = "".join(one.written for one in document.tokens[index + 1 : end] if one.kind is Kind.TEXT)
             parts.append(hole(document.written(index, end + 1), html.unescape(seen)))
             index = end
@@ -268,19 +281,19 @@ def resx_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no RESX file.
     """
-    document, root = yield from _read(content, "root")
+    document, root = yield from read_document(content, "root")
     done = 0
     for index in document.inside(root):
         given = document.attributes(index)
         if (
-            document.tokens[index].name != "data"
+            document.name(index) != "data"
             or {"type", "mimetype"} & given.keys()
             or given.get("name", "").startswith("&gt;&gt;")
         ):
             yield ""
             continue
         for value in document.inside(index):
-            if document.tokens[value].name == "value" and value in document.ends:
+            if document.name(value) == "value" and value in document.ends:
                 yield document.written(done, value + 1)
                 yield from _texts(document, value + 1, document.ends[value], _RESX)
                 done = document.ends[value]
@@ -293,20 +306,20 @@ def qt_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no TS file.
     """
-    document, root = yield from _read(content, "TS")
+    document, root = yield from read_document(content, "TS")
     done = 0
     for context in document.inside(root):
         yield ""
         for message in document.inside(context):
-            parts = {document.tokens[part].name: part for part in document.inside(message)}
-            if document.tokens[message].name != "message" or not {"source", "translation"} <= parts.keys():
+            parts = {document.name(part): part for part in document.inside(message)}
+            if document.name(message) != "message" or not {"source", "translation"} <= parts.keys():
                 continue
             source, translation = parts["source"], parts["translation"]
             if document.attributes(translation).get("type") != "unfinished" or source not in document.ends:
                 continue
-            forms = [part for part in document.inside(translation) if document.tokens[part].name == "numerusform"]
+            forms = [part for part in document.inside(translation) if document.name(part) == "numerusform"]
             for target in forms or [translation]:
-                end = document.ends.get(target, target)
+                end = document.end(target)
                 if not document.written(target + 1, end).strip():
                     yield document.written(done, target)
                     yield from _made(document, source, target, end)
@@ -314,7 +327,7 @@ def qt_pieces(content: str) -> Iterator[Piece]:
     yield document.written(done, len(document.tokens))
 
 
-def _made(document: _Document, source: int, target: int, end: int) -> Iterator[Piece]:
+def _made(document: Document, source: int, target: int, end: int) -> Iterator[Piece]:
     """Yield the pieces of a translation, which stays empty if its only text cannot be translated."""
     start = document.tokens[target]
     pieces = list(_texts(document, source + 1, document.ends[source], _QT))
