@@ -193,11 +193,15 @@ def string_text(
     return Text(made.content, written, line, put)
 
 
-def after_opening(opening: str, string: Piece) -> Piece:
-    """Return a string with what stands before it, which is left out if the text cannot be translated."""
+def wrapped(before: str, string: Piece, after: str = "", written: str = "") -> Piece:
+    """Return a string with what stands around it.
+
+    Args:
+        written: what stands in the file if the text cannot be translated.
+    """
     if isinstance(string, str):
-        return opening + string
-    return replace(string, written="", write=lambda translation: opening + string.write(translation))
+        return f"{before}{string}{after}"
+    return replace(string, written=written, write=lambda translation: f"{before}{string.write(translation)}{after}")
 
 
 def separate(text: str) -> tuple[str, str, str]:

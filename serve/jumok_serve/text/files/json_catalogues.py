@@ -13,10 +13,10 @@ from jumok_serve.text.files.document import (
     Parts,
     Piece,
     after_all,
-    after_opening,
     refuse,
     shown,
     string_text,
+    wrapped,
 )
 from jumok_serve.text.markup.strings import RULES, Markup
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
@@ -215,7 +215,7 @@ def _pieces(
             keys.pop()
         for name, key, other in added.get(done, ()):
             opening = f",{space_before(content, key.start)}{strings.write(name)}{content[key.after : other.start]}"
-            yield after_opening(opening, strings.text(other))
+            yield wrapped(opening, strings.text(other))
     yield content[done:]
 
 

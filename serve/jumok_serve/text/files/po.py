@@ -1,9 +1,8 @@
 """PO files of gettext: empty and fuzzy translations are made; all else stays."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from gettext import c2py
 from itertools import islice
 from typing import Final
@@ -21,6 +20,7 @@ from jumok_serve.text.files.document import (
     unread,
     with_end,
     with_ends,
+    wrapped,
 )
 from jumok_serve.text.markup.catalogue import RULES, Message
 from jumok_serve.text.plurals import plural_categories
@@ -259,15 +259,7 @@ def _missing(header: _Header, entry: _Entry, whole: str, *, line: int) -> Iterat
     for form in range(min(header.forms, MAX_FORMS)):
         if f"msgstr[{form}]" not in entry.done and "msgid_plural" in entry.strings:
             before = f"{'' if whole.endswith(chr(10)) else end}msgstr[{form}] "
-            made = _translated(header, entry, form, "", "", end=end, line=line)
-            if isinstance(made, str):
-                yield f"{before}{made}{end}"
-            else:
-                yield Text(made.content, "", line, partial(_with_line, made.write, before, end))
-
-
-def _with_line(write: Callable[[str], str], before: str, end: str, translation: str) -> str:
-    return f"{before}{write(translation)}{end}"
+            yield wrapped(before, _translated(header, entry, form, "", "", end=end, line=line), end)
 
 
 def _translated(header: _Header, entry: _Entry, form: int, written: str, value: str, *, end: str, line: int) -> Piece:

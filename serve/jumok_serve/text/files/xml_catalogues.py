@@ -2,9 +2,8 @@
 
 import html
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from jumok_serve.text.files.document import (
     MAX_READ,
@@ -18,6 +17,7 @@ from jumok_serve.text.files.document import (
     refuse,
     unchanged,
     unread,
+    wrapped,
 )
 from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
 from jumok_serve.text.markup.strings import RULES, Markup, hole, is_code, line, mark, tag
@@ -156,52 +156,34 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
     document, root = yield from read_document(content, "resources")
     done = 0
     for index in document.inside(root):
-        name, given = document.name(index), document.attributes(index)
-        if given.get("translatable") == "false" or name not in {"string", "string-array", "plurals"}:
-            yield ""
-            continue
-        yield document.written(done, index)
-        done = document.end(index) + 1
+        yield ""
+        items, name = list[int](), document.name(index)
+        if name in {"string", "string-array", "plurals"} and document.attributes(index).get("translatable") != "false":
+            items = [index] if name == "string" else list(document.inside(index))
+        forms, space = dict[str, int](), ""
         if name == "plurals":
-            yield from _plurals(document, index, language)
-        else:
-            texts = [index] if name == "string" else list(document.inside(index))
-            yield from _with_texts(document, index, texts)
+            forms = {document.attributes(item).get("quantity", ""): item for item in items}
+        for item in items:
+            before = item - (document.tokens[item - 1].kind is Kind.TEXT)
+            yield document.written(done, before)
+            space, done = document.written(before, item), document.end(item) + 1
+            if "other" not in forms or not is_unused(language, document.attributes(item).get("quantity", "")):
+                yield space
+                yield from _element(document, item, document.tokens[item].written)
+        for category in missing_categories(language, forms):
+            opening = document.tokens[forms["other"]].written
+            named = re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
+            yield space
+            yield from _element(document, forms["other"], named)
     yield document.written(done, len(document.tokens))
 
 
-def _with_texts(document: Document, index: int, texts: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of an element with some elements that are strings."""
-    done = index
-    for first in texts:
-        last = document.end(first)
-        yield document.written(done, first + 1)
-        yield from _texts(document, first + 1, last, _ANDROID)
-        done = max(last, first + 1)
-    yield document.written(done, document.end(index) + 1)
-
-
-def _plurals(document: Document, index: int, language: str) -> Iterator[Piece]:
-    """Yield the pieces of an element with plural forms; those that the language lacks are left out."""
-    items = {document.attributes(item).get("quantity", ""): item for item in document.inside(index)}
-    missing = missing_categories(language, items)
-    done, last, space = index, index, ""
-    for item in document.inside(index):
-        category = document.attributes(item).get("quantity", "")
-        before = item - (document.tokens[item - 1].kind is Kind.TEXT)
-        yield document.written(done, before)
-        space = document.written(before, item)
-        last = document.end(item)
-        done = last + 1
-        if "other" not in items or not is_unused(language, category):
-            yield space
-            yield from _with_texts(document, item, [item])
-    for category in missing:
-        opening, first = document.tokens[items["other"]].written, items["other"]
-        yield space + re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
-        yield from _texts(document, first + 1, document.end(first), _ANDROID)
-        yield document.written(max(first + 1, document.end(first)), document.end(first) + 1)
-    yield document.written(done, document.end(index) + 1)
+def _element(document: Document, index: int, opening: str) -> Iterator[Piece]:
+    """Yield the pieces of an element that is a string, with a start tag."""
+    end = document.end(index)
+    yield opening
+    yield from _texts(document, index + 1, end, _ANDROID)
+    yield document.written(max(index + 1, end), end + 1)
 
 
 def _texts(document: Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
@@ -329,24 +311,16 @@ def qt_pieces(content: str) -> Iterator[Piece]:
 
 def _made(document: Document, source: int, target: int, end: int) -> Iterator[Piece]:
     """Yield the pieces of a translation, which stays empty if its only text cannot be translated."""
-    start = document.tokens[target]
-    pieces = list(_texts(document, source + 1, document.ends[source], _QT))
-    if start.kind is Kind.EMPTY:
-        tags = f"{start.written.removesuffix('/>').rstrip()}>", f"</{start.name}>"
-    else:
-        tags = start.written, document.tokens[end].written
+    start = document.tokens[target].written
+    opening, closing = start, document.written(target + 1, end + 1)
+    if not closing:
+        opening, closing = f"{start.removesuffix('/>').rstrip()}>", f"</{document.tokens[target].name}>"
+    pieces = [opening, *_texts(document, source + 1, document.ends[source], _QT), closing]
     texts = [index for index, piece in enumerate(pieces) if isinstance(piece, Text)]
-    if len(texts) != 1:
-        yield from (tags[0], *pieces, tags[1])
-        return
-    (index,) = texts
-    before, after = ("".join(cast("list[str]", some)) for some in (pieces[:index], pieces[index + 1 :]))
-    text = cast("Text", pieces[index])
-
-    def write(translation: str) -> str:
-        return f"{tags[0]}{before}{text.write(translation)}{after}{tags[1]}"
-
-    yield replace(text, written=document.written(target, end + 1), write=write)
+    if len(texts) == 1:
+        before, after = ("".join(map(str, some)) for some in (pieces[: texts[0]], pieces[texts[0] + 1 :]))
+        pieces = [wrapped(before, pieces[texts[0]], after, document.written(target, end + 1))]
+    yield from pieces
 
 
 TAGS: Final = Parts(name="tags, attributes, entities and escapes", marks="<=&\\", size=380, most=450_000)

@@ -14,9 +14,9 @@ from jumok_serve.text.files.document import (
     FileFormat,
     Parts,
     Piece,
-    after_opening,
     refuse,
     string_text,
+    wrapped,
 )
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
@@ -237,7 +237,7 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     space = ", " if mapping.kind.flow_style else f"{end}{' ' * key.start_mark.column}"
     text = _text(content, other, in_flow=bool(mapping.kind.flow_style))
     place = max(value.end_mark.index for value in values)
-    return place, [after_opening(f"{space}{name}: ", text) for name in missing]
+    return place, [wrapped(f"{space}{name}: ", text) for name in missing]
 
 
 FORMATS: Final = {
