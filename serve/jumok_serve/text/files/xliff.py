@@ -155,7 +155,7 @@ def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None
     ), after
 
 
-def _with_target(
+def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
     written: str,
     places: tuple[int, int, int],
     tags: tuple[str, str, str],

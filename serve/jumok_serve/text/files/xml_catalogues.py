@@ -156,7 +156,6 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
     document, root = yield from read_document(content, "resources")
     done = 0
     for index in document.inside(root):
-        yield ""
         items, name = list[int](), document.name(index)
         if name in {"string", "string-array", "plurals"} and document.attributes(index).get("translatable") != "false":
             items = [index] if name == "string" else list(document.inside(index))
@@ -168,18 +167,18 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
             yield document.written(done, before)
             space, done = document.written(before, item), document.end(item) + 1
             if "other" not in forms or not is_unused(language, document.attributes(item).get("quantity", "")):
-                yield space
-                yield from _element(document, item, document.tokens[item].written)
+                yield from _element(document, item, space + document.tokens[item].written)
+        if not items:
+            yield ""
         for category in missing_categories(language, forms):
             opening = document.tokens[forms["other"]].written
             named = re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
-            yield space
-            yield from _element(document, forms["other"], named)
+            yield from _element(document, forms["other"], space + named)
     yield document.written(done, len(document.tokens))
 
 
 def _element(document: Document, index: int, opening: str) -> Iterator[Piece]:
-    """Yield the pieces of an element that is a string, with a start tag."""
+    """Yield the pieces of an element that is a string, with another start tag."""
     end = document.end(index)
     yield opening
     yield from _texts(document, index + 1, end, _ANDROID)
