@@ -108,7 +108,11 @@ def test_values_of_json(value: Any, ascii_only: bool, indent: int | str | None, 
 @made
 def test_values_of_properties(values: dict[str, str], separator: str) -> None:
     content = javaproperties.dumps(values, separator=separator, timestamp=None, comments="a dog")
-    check(content, "properties", javaproperties.loads)
+
+    def load(text: str) -> Any:  # a message format has each of its quotes twice
+        return with_values(javaproperties.loads(text), lambda one: one.replace("''", "'"))
+
+    check(content, "properties", load)
 
 
 @given(VALUES, st.sampled_from([None, "'", '"', "|", ">"]), st.booleans(), st.integers(20, 200))
