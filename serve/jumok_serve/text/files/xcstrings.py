@@ -1,10 +1,8 @@
 """String catalogues of Xcode: each string gets a translation in the target language; those that it has stay."""
 
 import json
-import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from jumok_serve.manifest.languages import tag_key
@@ -18,13 +16,11 @@ from jumok_serve.text.files.document import (
     string_text,
 )
 from jumok_serve.text.files.json_catalogues import Event, Strings, characters_of, read_json, space_before
-from jumok_serve.text.markup.strings import RULES, Markup
+from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import is_unused, locale_name, missing_categories
 
 MAX_DEPTH: Final = 32
 """Values within each other; a catalogue has about ten."""
-_HOLES: Final = re.compile(r"%(?:\d+\$)?#@\w{1,100}@|%arg\b")
-_MARKUP: Final = partial(Markup, known=_HOLES)
 _UNIT: Final = "stringUnit"
 
 
@@ -110,7 +106,7 @@ class _Catalogue:
         self.target = tag_key(locale_name(language))
         self._language = language
         self._content = content
-        self._strings = Strings(content, _HOLES)
+        self._strings = Strings(content)
         self._colon = " : " if '" : ' in content else ": "
 
     def entry(self, name: str, key: Event, entry: _Node) -> tuple[int, int, list[Piece]]:
@@ -224,7 +220,7 @@ class _Catalogue:
             parts = ((name, self._strings.write(text)) for name, text in (("state", state), ("value", value)))
             return "{" + ",".join(f'{inner}"{name}"{self._colon}{text}' for name, text in parts) + f"{space}}}"
 
-        text = string_text(characters, str, line, str, _MARKUP) if isinstance(characters, str) else ""
+        text = string_text(characters, str, line, str) if isinstance(characters, str) else ""
         if isinstance(text, str):
             return written("translated", text)
         return replace(
