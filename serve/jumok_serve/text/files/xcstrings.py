@@ -1,7 +1,7 @@
 """String catalogues of Xcode: each string gets a translation in the target language; those that it has stay."""
 
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from jumok_serve.text.files.document import (
     Text,
     refuse,
     string_text,
+    wrapped,
 )
 from jumok_serve.text.files.json_catalogues import Event, Strings, characters_of, read_json, space_before
 from jumok_serve.text.markup.strings import RULES
@@ -22,6 +23,7 @@ from jumok_serve.text.plurals import is_unused, locale_name, missing_categories
 MAX_DEPTH: Final = 32
 """Values within each other; a catalogue has about ten."""
 _UNIT: Final = "stringUnit"
+_NOTHING: Final = (0, 0, ())
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ class _Catalogue:
         self._strings = Strings(content)
         self._colon = " : " if '" : ' in content else ": "
 
-    def entry(self, name: str, key: Event, entry: _Node) -> tuple[int, int, list[Piece]]:
+    def entry(self, name: str, key: Event, entry: _Node) -> tuple[int, int, Sequence[Piece]]:
         """Return the place of what a string gets, which may be empty, and the pieces.
 
         Args:
@@ -118,7 +120,7 @@ class _Catalogue:
         found = entry.of("localizations")
         flags = {self._written(node) for flag in ("shouldTranslate", "extractionState") if (node := entry.of(flag))}
         if entry.members is None or (found is not None and found.members is None) or flags & {"false", '"stale"'}:
-            return 0, 0, []
+            return _NOTHING
         localizations = (found.members if found is not None else None) or {}
         own = localizations.get(self.source, (None, None))[1]
         source = {_UNIT: {"value": name}} if own is None else json.loads(self._written(own))
@@ -137,25 +139,17 @@ class _Catalogue:
         before += f"{{{self._deeper(inner)}{member}{self._colon}"
         return *place, [before, *pieces, f"{inner}}}{after}"]
 
-    def _begun(self, node: _Node, source: Any, line: int) -> tuple[int, int, list[Piece]]:
+    def _begun(self, node: _Node, source: Any, line: int) -> tuple[int, int, Sequence[Piece]]:
         """Return the pieces of a translation that Xcode has added and that is new or empty."""
-        found = node.of(_UNIT)
-        unit = {} if found is None else json.loads(self._written(found))
-        wanted = source.get(_UNIT) if isinstance(source, dict) else None
-        if (
-            found is None
-            or found.members is None
-            or wanted is None
-            or (unit.get("state") != "new" and unit.get("value"))
-        ):
-            return 0, 0, []
+        found, wanted = node.of(_UNIT), source.get(_UNIT) if isinstance(source, dict) else None
+        if found is None or found.members is None or wanted is None:
+            return _NOTHING
+        unit = json.loads(self._written(found))
+        if unit.get("state") != "new" and unit.get("value"):
+            return _NOTHING
         space = next((space_before(self._content, key.start) for key, _ in found.members.values()), "")
         piece = self._unit(wanted, space.removesuffix("  "), line)
-        return (
-            found.start,
-            found.after,
-            [piece if isinstance(piece, str) else replace(piece, written=self._written(found))],
-        )
+        return found.start, found.after, [wrapped("", piece, written=self._written(found))]
 
     def _written(self, node: _Node) -> str:
         return self._content[node.start : node.after]

@@ -2,8 +2,9 @@
 
 import html
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
+from typing import Final
 
 from jumok_serve.text.files.document import (
     MAX_READ,
@@ -15,12 +16,12 @@ from jumok_serve.text.files.document import (
     has_letters,
     in_steps,
     refuse,
-    unchanged,
+    string_text,
     unread,
     wrapped,
 )
 from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
-from jumok_serve.text.markup.strings import RULES, Markup, hole, is_code, line, mark, tag
+from jumok_serve.text.markup.strings import RULES, Markup, hole, line, mark, tag
 from jumok_serve.text.markup.structure import BLOCKS, find_ends
 from jumok_serve.text.plurals import is_unused, missing_categories
 
@@ -32,24 +33,6 @@ _ESCAPE: Final = re.compile(r"(?:\\u[0-9A-Fa-f]{4})+|(?:\\[nrt]\s*+)+|\\.|\"|&(?
 """Parts of a string of Android that mean other characters."""
 _NEEDED: Final = re.compile(r"[\\'\"]")
 _NO_TEXT: Final = re.compile(r"<[^<>]*+>|\\(?:u[0-9A-Fa-f]{4}|.)|&[#\w]{1,40};", re.DOTALL)
-
-
-class _Dialect(NamedTuple):
-    """The way in which strings are written within XML.
-
-    Attributes:
-        ends: white space at the ends of a string, in its first group, or another part.
-        known: parts of a string with a meaning.
-        to_html: their HTML.
-        write: writes characters, which are HTML.
-        breaks: True if a line break is one.
-    """
-
-    ends: re.Pattern[str] = re.compile(r"(\s++)")
-    known: re.Pattern[str] | None = None
-    to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0])
-    write: Callable[[str], str] = str
-    breaks: bool = True
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -68,15 +51,12 @@ def _escaped(text: str) -> str:
     return _NEEDED.sub(r"\\\g<0>", text)
 
 
-_ANDROID: Final = _Dialect(
-    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\."),
-    _ESCAPE,
-    _unescaped,
-    _escaped,
-    breaks=False,
-)
-_RESX: Final = _Dialect()
-_QT: Final = _Dialect(known=re.compile(r"%L?(?:\d{1,2}|n)"))
+_ANDROID: Final = partial(Markup, known=_ESCAPE, to_html=_unescaped, write=_escaped, breaks=False)
+_RESX: Final = partial(Markup)
+_QT: Final = partial(Markup, known=re.compile(r"%L?(?:\d{1,2}|n)"))
+_SPACE: Final = re.compile(r"(\s++)")
+_ANDROID_SPACE: Final = re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\.")
+"""White space at the ends of a string, in its first group, or another part."""
 
 
 def local(token: Token) -> str:
@@ -185,21 +165,20 @@ def _element(document: Document, index: int, opening: str) -> Iterator[Piece]:
     yield document.written(max(index + 1, end), end + 1)
 
 
-def _texts(document: Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _texts(document: Document, first: int, after: int, dialect: partial[Markup]) -> Iterator[Piece]:
     """Yield the pieces of an element's content; literal parts are texts of their own."""
     start = first
     for index in range(first, after):
         if (token := document.tokens[index]).kind is Kind.CDATA:
             yield from _run(document, start, index, dialect)
             yield token.written[:9]
-            literal = dialect._replace(write=lambda text: dialect.write(text).replace("]]>", "]]]]><![CDATA[>"))
-            yield from _string(token.written[9:-3], token.written[9:-3], document.line(index), literal, is_html=None)
+            yield from _string(token.written[9:-3], token.written[9:-3], document.line(index), dialect, literal=True)
             yield token.written[-3:]
             start = index + 1
     yield from _run(document, start, after, dialect)
 
 
-def _run(document: Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _run(document: Document, first: int, after: int, dialect: partial[Markup]) -> Iterator[Piece]:
     """Yield the pieces of some tokens; what a translator must not change is a hole."""
     parts, index, written = list[str](), first, document.written(first, after)
     while index < after:
@@ -215,7 +194,7 @@ def _run(document: Document, first: int, after: int, dialect: _Dialect) -> Itera
         else:
             parts.append(token.written)
         index += 1
-    yield from _string("".join(parts), written, document.line(first), dialect, is_html=True)
+    yield from _string("".join(parts), written, document.line(first), dialect)
 
 
 def _escaped_tag(found: re.Match[str]) -> str:
@@ -225,34 +204,37 @@ def _escaped_tag(found: re.Match[str]) -> str:
     return tag(found[0], found[1] or ("/>" if found[4] or name in VOID else ""), name)
 
 
-def _string(text: str, written: str, line_number: int, dialect: _Dialect, *, is_html: bool | None) -> Iterator[Piece]:
+def _string(
+    text: str, written: str, line_number: int, dialect: partial[Markup], *, literal: bool = False
+) -> Iterator[Piece]:
     """Yield the pieces of a string.
 
     Args:
         text: the string with marks and holes.
         written: the string in the file.
+        literal: True if it is within CDATA.
     """
     if len(written) > MAX_READ:
         yield unread(written, written, line_number)
         return
-    before = (found[1] or "") if (found := dialect.ends.match(text)) is not None else ""
-    after = ""
-    for found in dialect.ends.finditer(text, len(before)):
+    ends = _ANDROID_SPACE if dialect is _ANDROID else _SPACE
+    before, after = (found[1] or "") if (found := ends.match(text)) is not None else "", ""
+    for found in ends.finditer(text, len(before)):
         if found.end() == len(text):
             after = found[1] or ""
     content = written[len(before) : len(written) - len(after)]
-    if not has_letters(_NO_TEXT.sub("", content)) or is_code(content):
+    if not has_letters(_NO_TEXT.sub("", content)):
         yield written
         return
     inner = text[len(before) : len(text) - len(after)]
-    markup = Markup(inner, dialect.known, dialect.to_html, write=dialect.write, is_html=is_html, breaks=dialect.breaks)
 
-    def write(translation: str) -> str:
-        made = markup.written(translation)
+    def write(made: str) -> str:
+        made = made.replace("]]>", "]]]]><![CDATA[>") if literal else made
         return f"\\{made}" if dialect is _ANDROID and made.startswith(("@", "?")) and not before else made
 
+    markup = partial(dialect, is_html=None if literal else True)
     yield before
-    yield Text(markup.content, content, line_number + before.count("\n"), unchanged(markup.content, content, write))
+    yield string_text(content, lambda _: inner, line_number + before.count("\n"), write, markup)
     yield after
 
 

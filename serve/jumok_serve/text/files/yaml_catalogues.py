@@ -130,7 +130,7 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
             continue
         start, after = _place(content, event)
         if is_key and language and start == root:
-            piece: Piece = _scalar(content, event, locale_name(language))
+            piece: Piece = _literal(content[start:after], event.style, "k: {}", "", locale_name(language))
         elif not is_key and (parent is None or not parent.is_key) and _is_string(event):
             piece = _text(content, event, in_flow=parent is not None and parent.kind.flow_style)
         else:
@@ -168,10 +168,6 @@ def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
     around = "{{k: {}}}" if in_flow else "k: {}"
     write = partial(_literal, written, event.style, around, event.value[len(value) :])
     return string_text(written, lambda _: value, event.start_mark.line + 1, write)
-
-
-def _scalar(content: str, event: Any, value: str) -> str:
-    return _literal(content[slice(*_place(content, event))], event.style, "k: {}", "", value)
 
 
 def _literal(written: str, style: str | None, around: str, ending: str, value: str) -> str:

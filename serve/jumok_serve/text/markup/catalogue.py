@@ -16,8 +16,8 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import find_holes, kinds_of_flag
-from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
-from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends
+from jumok_serve.text.markup.scanner import Kind, Token, scan
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends, is_translated
 
 RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
 """Rules for the elements of the XML."""
@@ -169,25 +169,24 @@ class Message:
         while index < len(tokens):
             (first, after), token, number = places[index], tokens[index], index
             index += 1
-            name = token.name.lower()
             if (
                 token.kind is Kind.START
                 and number not in ends
-                and not ("=" in token.written or (name in _ALONE and len(token.written) == len(name) + 2))
+                and not ("=" in token.written or (token.name in _ALONE and len(token.written) == len(token.name) + 2))
             ):
                 continue
             yield from self._texts(text, position, first)
             position = after
-            if number in ends and (name in _IGNORED or _is_kept(token.written)):
+            if number in ends and is_translated(token, "html", _IGNORED) is False:
                 index = ends[number] + 1
                 position = places[ends[number]][1]
                 shown = _TAG.sub("", text[after : places[ends[number]][0]])
-                yield _Unit("hole", text[first:position], name in _BLOCKS, html.unescape(shown))
+                yield _Unit("hole", text[first:position], token.name in _BLOCKS, html.unescape(shown))
             elif token.kind is Kind.TEXT:
                 yield _Unit("hole", token.written, shown=token.written)
             else:
                 kind = "open" if number in ends else "close" if number in closing else "mark"
-                yield _Unit(kind, token.written, name in _BLOCKS)
+                yield _Unit(kind, token.written, token.name in _BLOCKS)
         yield from self._texts(text, position, len(text))
 
     def _texts(self, text: str, first: int, after: int) -> Iterator[_Unit]:
@@ -350,10 +349,8 @@ def _refuse(problem: str) -> NoReturn:
 
 def _token(written: str, name: str) -> Token:
     """Return the token of a tag, or of a comment, which has no name."""
-    if not name:
-        return Token(Kind.RAW, written)
     kind = Kind.END if written.startswith("</") else Kind.EMPTY if written.endswith("/>") else Kind.START
-    return Token(kind, written, name)
+    return Token(kind if name else Kind.RAW, written, name.lower())
 
 
 def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
@@ -365,14 +362,6 @@ def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
         elif around and (opening := around.pop())[0] != "<":
             yield opening.start(), opening.end(), Token(Kind.START, opening[0], opening[0].lower())
             yield found.start(), found.end(), Token(Kind.END, found[0], opening[0].lower())
-
-
-def _is_kept(tag: str) -> bool:
-    """True if the content of an element is not translated."""
-    return any(
-        (name == "translate" and value.lower() == "no") or (name == "class" and "notranslate" in value.split())
-        for name, value in attributes(tag)
-    )
 
 
 def _has_letters(text: str) -> bool:
