@@ -374,7 +374,7 @@ def _has_letters(text: str) -> bool:
         end = hole.after
     plain = "".join((*parts, text[end:]))
     if text.lstrip().startswith("-"):
-        return any(map(str.islower, _OPTION.sub("", plain)))
+        return any(one.isalpha() and not one.isupper() for one in _OPTION.sub("", plain))
     return any(map(str.isalpha, plain))
 
 

@@ -400,6 +400,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
             "B<I<B>> e",
         ),
         ("", "-n, --name=N [A]  the name", '<g i="0"/><p i="1"/>the name', '<g i="0"/><p i="1"/>x', None),
+        ("", "- 한국어", "- 한국어", "- Koreanisch", "- Koreanisch"),
         ("", "Press <b>C</b>", 'Press <g i="0">C</g>', '<g i="0">C</g> drücken', "<b>C</b> drücken"),
         ("", "Tom &amp; Jerry", "Tom &amp; Jerry", "Tim &amp; Jerry", "Tim &amp; Jerry"),
         ("", "Tom & Jerry", "Tom &amp; Jerry", "Tim &amp; Jerry", "Tim & Jerry"),
