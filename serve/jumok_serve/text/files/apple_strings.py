@@ -6,6 +6,7 @@ from typing import Final, NoReturn
 
 from jumok_serve.text.files.document import (
     FileFormat,
+    Lines,
     Parts,
     Piece,
     after_all,
@@ -34,23 +35,19 @@ def strings_pieces(content: str) -> Iterator[Piece]:
     """
     if re.match(r"\s*+(?:<\?xml|<!DOCTYPE|<plist)", content):
         refuse(1, "it is a property list in XML: convert it, as with 'plutil -convert strings'")
-    done = position = 0
-    line = 1
+    done, position, lines = 0, 0, Lines(content)
     while (position := _after_space(content, position)) < len(content):
         first, position = position, _after_string(content, position)
         if content.startswith("=", start := _after_space(content, position)):
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
-            line += content.count("\n", done, start)
             yield content[done:start]
-            yield _text(content[start:position], line)
-            line += content.count("\n", start, position)
+            yield _text(content[start:position], lines.at(start))
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
         position += 1
         yield content[done:position]
-        line += content.count("\n", done, position)
         done = position
     yield content[done:]
 

@@ -144,6 +144,21 @@ def refuse(line: int, problem: str) -> NoReturn:
     raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
 
 
+class Lines:
+    """Lines of places of a file; places come in their order, those that come again have the line of the last."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content
+        self._line, self._counted = 1, 0
+
+    def at(self, position: int) -> int:
+        """Return the line of a place."""
+        if position > self._counted:
+            self._line += self._content.count("\n", self._counted, position)
+            self._counted = position
+        return self._line
+
+
 def after_all(pattern: re.Pattern[str], text: str, position: int) -> int:
     """Return the place after all matches that follow each other from a place on; an empty match is the last one."""
     while (found := pattern.match(text, position)) and found.end() > position:

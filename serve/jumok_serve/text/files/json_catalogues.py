@@ -9,6 +9,7 @@ from jumok_serve.text.files.document import (
     MAX_READ,
     PARTS_PER_STEP,
     FileFormat,
+    Lines,
     Parts,
     Piece,
     after_all,
@@ -118,13 +119,17 @@ def space_before(content: str, position: int) -> str:
 
 
 class Strings:
-    """The strings of a JSON file, read and written as the file has them."""
+    """The strings of a JSON file, read and written as the file has them.
+
+    Attributes:
+        line: returns the line of a place; see `Lines`.
+    """
 
     def __init__(self, content: str) -> None:
         self._content = content
         self._ascii = content.isascii() and "\\u" in content
         self._slash = "\\/" in content
-        self._line, self._counted = 1, 0
+        self.line = Lines(content).at
 
     def write(self, characters: str) -> str:
         """Write a string, with escapes as the file has them."""
@@ -135,13 +140,6 @@ class Strings:
         """Return the text of a string."""
         written = self._content[event.start : event.after]
         return string_text(written, json.loads, self.line(event.start), self.write)
-
-    def line(self, position: int) -> int:
-        """Return the line of a place; places come in their order, those that come again have the line of the last."""
-        if position > self._counted:
-            self._line += self._content.count("\n", self._counted, position)
-            self._counted = position
-        return self._line
 
 
 _Added = dict[int, list[tuple[str, Event, Event]]]

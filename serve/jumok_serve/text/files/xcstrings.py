@@ -128,16 +128,12 @@ class _Catalogue:
         for tag, (_, node) in localizations.items():
             if tag_key(locale_name(tag)) == self.target:
                 return self._begun(node, source, line)
-        member = json.dumps(locale_name(self._language))
-        space = space_before(self._content, key.start)
-        inner = self._deeper(space)
+        name, space = locale_name(self._language), space_before(self._content, key.start)
+        node, member, value, inner = entry, "localizations", {name: source}, self._deeper(space)
         if found is not None:
-            place, before, after, space = self._among(found, member, space=self._deeper(inner), outer=inner)
-            return *place, [before, *self._pieces(source, space, line), after]
-        place, before, after, inner = self._among(entry, '"localizations"', space=inner, outer=space)
-        pieces = self._pieces(source, self._deeper(inner), line)
-        before += f"{{{self._deeper(inner)}{member}{self._colon}"
-        return *place, [before, *pieces, f"{inner}}}{after}"]
+            node, member, value, space, inner = found, name, source, inner, self._deeper(inner)
+        place, before, after, space = self._among(node, json.dumps(member), space=inner, outer=space)
+        return *place, [before, *self._pieces(value, space, line), after]
 
     def _begun(self, node: _Node, source: Any, line: int) -> tuple[int, int, Sequence[Piece]]:
         """Return the pieces of a translation that Xcode has added and that is new or empty."""
@@ -211,8 +207,8 @@ class _Catalogue:
         inner = self._deeper(space)
 
         def written(state: str, value: str) -> str:
-            parts = ((name, self._strings.write(text)) for name, text in (("state", state), ("value", value)))
-            return "{" + ",".join(f'{inner}"{name}"{self._colon}{text}' for name, text in parts) + f"{space}}}"
+            opening = f'{{{inner}"state"{self._colon}"{state}",{inner}"value"{self._colon}'
+            return f"{opening}{self._strings.write(value)}{space}}}"
 
         text = string_text(characters, str, line, str) if isinstance(characters, str) else ""
         if isinstance(text, str):
