@@ -9,7 +9,8 @@ from jumok_proto.markup import MarkupRules
 from jumok_serve.manifest.languages import primary_language
 from jumok_serve.text.files.document import MAX_SHOWN, FileFormat, Parts, Piece, Text, has_letters, refuse, separate
 from jumok_serve.text.files.xml_catalogues import Document, local, read_document
-from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
+from jumok_serve.text.markup.scanner import Kind, Token, attributes
+from jumok_serve.text.markup.strings import Numbered
 from jumok_serve.text.plurals import locale_name
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
@@ -32,8 +33,6 @@ _LANGUAGES: Final = {"file": ("source-language", "target-language"), "xliff": ("
 _SPACE: Final = re.compile(r" *+[\t\r\n]\s*+|  ++")
 _STATE: Final = re.compile(r"(?<=\sstate=)([\"'])[\w-]*+[\"']")
 _SUBSTATE: Final = re.compile(r"\ssubState=(?:\"[^\"]*+\"|'[^']*+')")
-_NUMBERED: Final = re.compile(r"<x[chsw] i=\"(\d{1,9})\"")
-_PAIRED: Final = frozenset({"xc", "xh", "xs"})
 _CODE_NAMES: Final = frozenset((*CODES, *PAIRS, *PAIRS.values()))
 
 
@@ -213,7 +212,7 @@ def _stated(tag: str) -> str:
     return _SUBSTATE.sub("", _STATE.sub(rf"\g<1>{NEW[state]}\g<1>", tag, count=1), count=1)
 
 
-class _Inline:
+class _Inline(Numbered):
     """The content of an element for translation, and back.
 
     In `content`, an element ``xc`` stands for a pair of codes or a code with a prefix, ``xh`` for protected text,
@@ -223,10 +222,12 @@ class _Inline:
         segments: those that are translated, by their ids; all else stays. Empty: all is translated.
     """
 
-    __slots__ = ("_after", "_before", "_originals", "content")
+    __slots__ = ("_after", "_before", "content")
+    _ELEMENT = re.compile(r"<x[chsw] i=\"(\d{1,9})\"")
+    _HOLE = "xh"
 
     def __init__(self, document: Document, element: int, segments: Mapping[str, int], *, preserve: bool) -> None:
-        self._originals = list[tuple[str, str]]()
+        super().__init__()
         if not segments:
             self._before, self.content, self._after = self._inner(document, element, preserve=preserve)
             return
@@ -234,11 +235,11 @@ class _Inline:
         while index < document.end(element):
             token = document.tokens[index]
             if (name := _segment(token)) in segments:
-                number = len(self._originals)
+                number = len(self._written)
                 parts.append(self._put("xs", "", ">"))
                 before, content, after = self._inner(document, segments[name], preserve=preserve)
                 opening = f"{document.written(done, index)}{_opened(token.written)}{before}"
-                self._originals[number] = opening, f"{after}</{token.name}>"
+                self._written[number] = opening, f"{after}</{token.name}>"
                 parts += content, "</xs>"
                 index = document.end(index)
                 done = index + 1
@@ -246,10 +247,10 @@ class _Inline:
         self._before, self.content, self._after = "", "".join(parts), document.written(done, document.end(element))
 
     def _inner(self, document: Document, element: int, *, preserve: bool) -> tuple[str, str, str]:
-        content = "".join(self._parts(document, element, preserve))
+        content = "".join(self._codes(document, element, preserve))
         return ("", content, "") if preserve else separate(content)
 
-    def _parts(self, document: Document, element: int, preserve: bool) -> Iterator[str]:
+    def _codes(self, document: Document, element: int, preserve: bool) -> Iterator[str]:
         pairs = _pairs(document, element)
         closing = dict[int, tuple[int, int]]()  # number of a pair, and its last token, by the first token of its end
         index = element + 1
@@ -257,10 +258,10 @@ class _Inline:
             token, last, name = document.tokens[index], document.end(index), document.name(index)
             if index in closing:
                 number, last = closing[index]
-                self._originals[number] = self._originals[number][0], document.written(index, last + 1)
+                self._close(number, document.written(index, last + 1))
                 yield "</xc>"
             elif index in pairs:
-                closing[pairs[index][0]] = len(self._originals), pairs[index][1]
+                closing[pairs[index][0]] = len(self._written), pairs[index][1]
                 yield self._put("xc", document.written(index, last + 1), ">")
             elif name == "mrk" and last > index and not _Around().inside(token).translated:
                 shown = (one.written for one in document.tokens[index + 1 : last] if one.kind is Kind.TEXT)
@@ -269,7 +270,7 @@ class _Inline:
             elif ":" in token.name and name in INLINE and (last == index or name in CODES):
                 yield self._put("xc", document.written(index, last + 1))
             elif ":" in token.name and name in INLINE:
-                closing[last] = len(self._originals), last
+                closing[last] = len(self._written), last
                 yield self._put("xc", token.written, ">")
                 last = index
             elif token.kind is Kind.TEXT and preserve:
@@ -279,25 +280,9 @@ class _Inline:
                 yield token.written
             index = last + 1
 
-    def _put(self, name: str, written: str, end: str = "/>") -> str:
-        self._originals.append((written, ""))
-        return f'<{name} i="{len(self._originals) - 1}"{end}'
-
     def write(self, translation: str) -> str:
         """Write a translation of the content as XLIFF."""
-        written, around, is_kept = [self._before], list[int](), False
-        for token in scan(translation, html=False):
-            if (found := _NUMBERED.match(token.written)) and int(found[1]) < len(self._originals):
-                written.append(self._originals[int(found[1])][0])
-                is_kept = token.name == "xh"
-                if token.kind is Kind.START:
-                    around.append(int(found[1]))
-            elif token.kind is Kind.END and token.name in _PAIRED and around:
-                written.append(self._originals[around.pop()][1])
-                is_kept = False
-            elif not is_kept:
-                written.append(token.written)
-        return "".join((*written, self._after))
+        return f"{self._before}{''.join(part for _, part in self._parts(translation))}{self._after}"
 
 
 def _pairs(document: Document, element: int) -> dict[int, tuple[int, int]]:
