@@ -178,20 +178,16 @@ def _literal(written: str, style: str | None, around: str, ending: str, value: s
         ending: line breaks that a block has at its end.
     """
     tail = written[len(written.rstrip()) :]
-    if _NOT_PRINTED.search(value):
-        pass
-    elif style in {"|", ">"}:
-        made = _block(written, style, value)
-        if made:
+    is_block = style in {"|", ">"}
+    if not _NOT_PRINTED.search(value):
+        if is_block and (made := _block(written, style or "", value)):
             return made + tail
-    elif "\n" in value:
-        pass
-    elif style == "'":
-        return "'" + value.replace("'", "''") + "'"
-    elif style != '"' and _stays_plain(value, around):
-        return value
+        if style == "'" and "\n" not in value:
+            return "'" + value.replace("'", "''") + "'"
+        if style in {None, ""} and "\n" not in value and _stays_plain(value, around):
+            return value
     escaped = _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", (value + ending).translate(_ESCAPED))
-    return f'"{escaped}"' + (tail if style in {"|", ">"} else "")
+    return f'"{escaped}"' + (tail if is_block else "")
 
 
 def _stays_plain(value: str, around: str) -> bool:
