@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from jumok_proto.markup import MarkupRules
 from jumok_serve.manifest.languages import primary_language
 from jumok_serve.text.files.document import MAX_SHOWN, FileFormat, Parts, Piece, Text, has_letters, refuse, separate
-from jumok_serve.text.files.xml_catalogues import Document, local, read_document
+from jumok_serve.text.files.xml_catalogues import Document, local, opened, read_document
 from jumok_serve.text.markup.scanner import Kind, Token, attributes
 from jumok_serve.text.markup.strings import Numbered
 from jumok_serve.text.plurals import locale_name
@@ -101,7 +101,7 @@ def _with_languages(token: Token, element: str, source: str, language: str, line
         return token
     added = f'{names[1]}="{locale_name(language)}"'
     written, count = re.subn(rf"(?<=\s){names[1]}\s*+=\s*+(?:\"\"|'')", added, token.written, count=1)
-    return token._replace(written=written if count else f"{token.written[:-1].rstrip()} {added}>")
+    return token._replace(written=written if count else f"{token.written[:-1].rstrip(' ')} {added}>")
 
 
 def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None, int]:
@@ -148,7 +148,7 @@ def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None
         opening = _stated(opening)
     elif document.name(unit) == "segment":
         first = _stated(first)
-    tags = first, _opened(opening), f"</{name}>"
+    tags = first, opened(opening), f"</{name}>"
     return Text(
         inline.content, written, line, partial(_with_target, written, (begin, start, end), tags, old, inline)
     ), after
@@ -197,11 +197,6 @@ def _segment(token: Token) -> str:
     return found.get("mid", "") if found.get("mtype") == "seg" else ""
 
 
-def _opened(tag: str) -> str:
-    """Return the start tag of an element without content."""
-    return f"{tag.removesuffix('/>').rstrip()}>" if tag.endswith("/>") else tag
-
-
 def _stated(tag: str) -> str:
     """Return a start tag with the state after translation; a segment without a state is new."""
     state = dict(attributes(tag)).get("state", "")
@@ -238,7 +233,7 @@ class _Inline(Numbered):
                 number = len(self._written)
                 parts.append(self._put("xs", "", ">"))
                 before, content, after = self._inner(document, segments[name], preserve=preserve)
-                opening = f"{document.written(done, index)}{_opened(token.written)}{before}"
+                opening = f"{document.written(done, index)}{opened(token.written)}{before}"
                 self._written[number] = opening, f"{after}</{token.name}>"
                 parts += content, "</xs>"
                 index = document.end(index)

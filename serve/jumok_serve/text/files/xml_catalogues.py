@@ -64,6 +64,11 @@ def local(token: Token) -> str:
     return token.name.rpartition(":")[2]
 
 
+def opened(tag: str) -> str:
+    """Return the start tag of an element without content."""
+    return f"{tag.removesuffix('/>').rstrip()}>" if tag.endswith("/>") else tag
+
+
 class Document:
     """The tokens of a file.
 
@@ -295,7 +300,7 @@ def _made(document: Document, source: int, target: int, end: int) -> Iterator[Pi
     start = document.tokens[target].written
     opening, closing = start, document.written(target + 1, end + 1)
     if not closing:
-        opening, closing = f"{start.removesuffix('/>').rstrip()}>", f"</{document.tokens[target].name}>"
+        opening, closing = opened(start), f"</{document.tokens[target].name}>"
     pieces = [opening, *_texts(document, source + 1, document.ends[source], _QT), closing]
     texts = [index for index, piece in enumerate(pieces) if isinstance(piece, Text)]
     if len(texts) == 1:

@@ -368,6 +368,17 @@ def test_the_target_language_is_declared(content: str, language: str, written: s
     assert written in into(content + end, language, "eng_Latn")
 
 
+def test_lines_after_a_declared_language() -> None:
+    content = (
+        unit("\n<source>A</source>")
+        .replace("<trans", '<file source-language="en"\n><trans')
+        .replace("</xliff", "</file></xliff")
+    )
+    (text,) = (one for one in xliff_pieces(content, "de") if isinstance(one, Text))
+    assert text.line == 3
+    assert 'source-language="en"\n target-language="de">' in into(content, "de")
+
+
 @pytest.mark.parametrize(
     ("languages", "message"),
     [
