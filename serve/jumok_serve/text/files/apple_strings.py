@@ -14,16 +14,13 @@ from jumok_serve.text.files.document import (
     shown,
     string_text,
 )
+from jumok_serve.text.files.po import ESCAPED, WRITTEN
 from jumok_serve.text.markup.strings import RULES
 
 _SPACE: Final = re.compile(r"[\s\ufeff]{1,8192}+|//[^\r\n]*+|/\*")
 _PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}', re.DOTALL)
 _NAME: Final = re.compile(r"[\w.$/:-]{1,8192}+")
 _ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*)|([0-7]{1,3})|(.))", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_WRITTEN: Final = str.maketrans(
-    {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
-)
 _EXAMPLE: Final = '"key" = "value";'
 
 
@@ -88,14 +85,14 @@ def _read(written: str) -> str:
 
 
 def _write(characters: str) -> str:
-    return f'"{characters.translate(_WRITTEN)}"'
+    return f'"{characters.translate(WRITTEN)}"'
 
 
 def _unescaped(found: re.Match[str]) -> str:
     if found[1] is not None:
         digits = found[1].replace("\\", "").lower().replace("u", "")
         return bytes.fromhex(digits).decode("utf-16-be", "surrogatepass")
-    return chr(int(found[2], 8)) if found[2] is not None else _ESCAPED.get(found[3], found[3])
+    return chr(int(found[2], 8)) if found[2] is not None else ESCAPED.get(found[3], found[3])
 
 
 FORMATS: Final = {

@@ -31,10 +31,11 @@ _STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*+')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
 """A part of a string; escapes of a whole file would take much memory at once."""
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_WRITTEN: Final = {
+ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+"""Characters of escapes in C."""
+WRITTEN: Final = {
     **{code: f"\\{code:03o}" for code in (*range(32), 127)},
-    **str.maketrans({"\\": "\\\\", '"': '\\"', **{one: f"\\{name}" for name, one in _ESCAPED.items()}}),
+    **str.maketrans({"\\": "\\\\", '"': '\\"', **{one: f"\\{name}" for name, one in ESCAPED.items()}}),
 }
 _FUZZY: Final = re.compile(r"fuzzy(?<=[#,\s]fuzzy)(?=[#,\s]|$)")
 """Begins with a literal text, which makes the search fast."""
@@ -310,7 +311,7 @@ def _characters(strings: list[str]) -> str:
 
 def _unescaped(found: re.Match[str]) -> str:
     if found[3] is not None:
-        return _ESCAPED.get(found[3], found[3])
+        return ESCAPED.get(found[3], found[3])
     code = int(found[1], 16) if found[1] else int(found[2], 8)
     return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
 
@@ -318,7 +319,7 @@ def _unescaped(found: re.Match[str]) -> str:
 def _strings(text: str, end: str) -> str:
     """Write characters as strings, one a line if there are several lines."""
     parts = re.findall(r"[^\n]*\n|[^\n]+", text) if "\n" in text.rstrip("\n") else [text]
-    strings = [f'"{part.translate(_WRITTEN)}"' for part in parts]
+    strings = [f'"{part.translate(WRITTEN)}"' for part in parts]
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 
