@@ -159,32 +159,24 @@ class Message(Numbered):
             for hole in holes
             if hole.kind not in {"icu", "element", "entity"}
         ]
-        places, position = list[tuple[int, int]](), 0
-        tokens = list[Token]()
-        for first, after, token in sorted(found, key=itemgetter(0, 1)):
-            if first >= position:
-                places.append((first, after))
-                tokens.append(token)
-                position = after
-        ends = find_ends(tokens)
+        kept, position = list[tuple[int, int, Token]](), 0
+        for one in sorted(found, key=itemgetter(0, 1)):
+            if one[0] >= position:
+                kept.append(one)
+                position = one[1]
+        ends = find_ends([token for *_, token in kept])
         closing = set(ends.values())
-        position = index = 0
-        while index < len(tokens):
-            (first, after), token, number = places[index], tokens[index], index
-            index += 1
-            if (
-                token.kind is Kind.START
-                and number not in ends
-                and not ("=" in token.written or (token.name in _ALONE and len(token.written) == len(token.name) + 2))
-            ):
+        position = 0
+        for number, (first, after, token) in enumerate(kept):
+            is_tag = "=" in token.written or (token.name in _ALONE and len(token.written) == len(token.name) + 2)
+            if first < position or (token.kind is Kind.START and number not in ends and not is_tag):
                 continue
             yield from self._texts(text, position, first)
             position = after
             if number in ends and is_translated(token, "html", _IGNORED) is False:
-                index = ends[number] + 1
-                position = places[ends[number]][1]
-                shown = _TAG.sub("", text[after : places[ends[number]][0]])
-                yield _Unit("hole", text[first:position], token.name in _BLOCKS, html.unescape(shown))
+                end, position, _ = kept[ends[number]]
+                shown = html.unescape(_TAG.sub("", text[after:end]))
+                yield _Unit("hole", text[first:position], token.name in _BLOCKS, shown)
             elif token.kind is Kind.TEXT:
                 yield _Unit("hole", token.written, shown=token.written)
             else:
