@@ -90,7 +90,10 @@ class Markup:
         is_html: bool | None = None,
         breaks: bool = True,
     ) -> None:
-        tokens = list(scan(_NUMBERED.sub(_numbered, text), html=True))
+        tokens = list[Token]()
+        for token in scan(text, html=True):
+            is_text = token.kind is Kind.TEXT  # only there a numbered tag is none of HTML
+            tokens += scan(_NUMBERED.sub(_numbered, token.written), html=True) if is_text else (token,)
         ends = find_ends(tokens)
         tags = {*ends, *ends.values(), *(index for index, token in enumerate(tokens) if _is_empty(token))}
         if is_html is None:
