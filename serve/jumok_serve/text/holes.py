@@ -211,10 +211,10 @@ RULES: Final = (
     Rule(
         "percent",
         "%",
-        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%(?:\d{1,3}+\$)?+#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
         r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
         r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
-        "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %%name%%"
+        "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %1$#@files@  %%name%%"
         "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
@@ -238,8 +238,8 @@ RULES: Final = (
     Rule(
         "variable",
         r"\$",
-        r"(?<![\w$])\$(?:[A-Z]{1,3}\$\d{1,7}+|\([^()\s]{1,60}+\)|\[\w{1,60}+\]|[A-Za-z_]⟨W⟩{0,60}+\$?)",
-        "$HOME  $name  $NAME$  $(ARG1)  $[officename]  $A$1",
+        r"(?<![\w$])\$(?:[A-Z]{1,3}\$\d{1,7}+|\([^()\s]{1,60}+\)|\[\w{1,60}+\]|[A-Za-z_](?:⟨W⟩|@(?=[\w@]{1,60}\$)){0,60}+\$?)",
+        "$HOME  $name  $NAME$  $NAME@1$  $(ARG1)  $[officename]  $A$1",
         "$5  US$  $ 5  a$b  $",
         "shell, PHP, Perl; LibreOffice; Chrome, i18n",
     ),

@@ -6,6 +6,7 @@ from typing import Final, NoReturn
 
 from jumok_serve.text.files.document import (
     FileFormat,
+    Lines,
     Parts,
     Piece,
     after_all,
@@ -13,16 +14,13 @@ from jumok_serve.text.files.document import (
     shown,
     string_text,
 )
+from jumok_serve.text.files.po import ESCAPED, WRITTEN
 from jumok_serve.text.markup.strings import RULES
 
 _SPACE: Final = re.compile(r"[\s\ufeff]{1,8192}+|//[^\r\n]*+|/\*")
 _PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}', re.DOTALL)
 _NAME: Final = re.compile(r"[\w.$/:-]{1,8192}+")
 _ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*)|([0-7]{1,3})|(.))", re.DOTALL)
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_WRITTEN: Final = str.maketrans(
-    {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
-)
 _EXAMPLE: Final = '"key" = "value";'
 
 
@@ -34,23 +32,19 @@ def strings_pieces(content: str) -> Iterator[Piece]:
     """
     if re.match(r"\s*+(?:<\?xml|<!DOCTYPE|<plist)", content):
         refuse(1, "it is a property list in XML: convert it, as with 'plutil -convert strings'")
-    done = position = 0
-    line = 1
+    done, position, lines = 0, 0, Lines(content)
     while (position := _after_space(content, position)) < len(content):
         first, position = position, _after_string(content, position)
         if content.startswith("=", start := _after_space(content, position)):
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
-            line += content.count("\n", done, start)
             yield content[done:start]
-            yield _text(content[start:position], line)
-            line += content.count("\n", start, position)
+            yield _text(content[start:position], lines.at(start))
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
         position += 1
         yield content[done:position]
-        line += content.count("\n", done, position)
         done = position
     yield content[done:]
 
@@ -91,14 +85,14 @@ def _read(written: str) -> str:
 
 
 def _write(characters: str) -> str:
-    return f'"{characters.translate(_WRITTEN)}"'
+    return f'"{characters.translate(WRITTEN)}"'
 
 
 def _unescaped(found: re.Match[str]) -> str:
     if found[1] is not None:
         digits = found[1].replace("\\", "").lower().replace("u", "")
         return bytes.fromhex(digits).decode("utf-16-be", "surrogatepass")
-    return chr(int(found[2], 8)) if found[2] is not None else _ESCAPED.get(found[3], found[3])
+    return chr(int(found[2], 8)) if found[2] is not None else ESCAPED.get(found[3], found[3])
 
 
 FORMATS: Final = {

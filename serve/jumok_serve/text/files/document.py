@@ -144,6 +144,21 @@ def refuse(line: int, problem: str) -> NoReturn:
     raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
 
 
+class Lines:
+    """Lines of places of a file; places come in their order, those that come again have the line of the last."""
+
+    def __init__(self, content: str) -> None:
+        self._content = content
+        self._line, self._counted = 1, 0
+
+    def at(self, position: int) -> int:
+        """Return the line of a place."""
+        if position > self._counted:
+            self._line += self._content.count("\n", self._counted, position)
+            self._counted = position
+        return self._line
+
+
 def after_all(pattern: re.Pattern[str], text: str, position: int) -> int:
     """Return the place after all matches that follow each other from a place on; an empty match is the last one."""
     while (found := pattern.match(text, position)) and found.end() > position:
@@ -193,11 +208,15 @@ def string_text(
     return Text(made.content, written, line, put)
 
 
-def after_opening(opening: str, string: Piece) -> Piece:
-    """Return a string with what stands before it, which is left out if the text cannot be translated."""
+def wrapped(before: str, string: Piece, after: str = "", written: str = "") -> Piece:
+    """Return a string with what stands around it.
+
+    Args:
+        written: what stands in the file if the text cannot be translated.
+    """
     if isinstance(string, str):
-        return opening + string
-    return replace(string, written="", write=lambda translation: opening + string.write(translation))
+        return f"{before}{string}{after}"
+    return replace(string, written=written, write=lambda translation: f"{before}{string.write(translation)}{after}")
 
 
 def separate(text: str) -> tuple[str, str, str]:

@@ -3,22 +3,22 @@
 import json
 import re
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from typing import Final, NamedTuple
 
 from jumok_serve.text.files.document import (
     MAX_READ,
     PARTS_PER_STEP,
     FileFormat,
+    Lines,
     Parts,
     Piece,
     after_all,
-    after_opening,
     refuse,
     shown,
     string_text,
+    wrapped,
 )
-from jumok_serve.text.markup.strings import RULES, Markup
+from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
 _SPACE: Final = re.compile(r"[ \t\r\n]{0,8192}+")
@@ -40,8 +40,6 @@ _EXPECTED: Final = {
 """What may come next, by the characters that begin it; ``v`` stands for numbers and names."""
 _FORMS: Final = tuple(f"_{category}" for category in CATEGORIES)
 _ORDINAL: Final = "_ordinal"
-_I18NEXT_HOLES: Final = re.compile(r"\$t\([^()]{1,500}\)")
-_CHROME_HOLES: Final = re.compile(r"\$[A-Za-z0-9_@]{1,100}\$|\$[1-9]")
 
 
 class Event(NamedTuple):
@@ -123,16 +121,15 @@ def space_before(content: str, position: int) -> str:
 class Strings:
     """The strings of a JSON file, read and written as the file has them.
 
-    Args:
-        holes: parts of its strings that are not translated.
+    Attributes:
+        line: returns the line of a place; see `Lines`.
     """
 
-    def __init__(self, content: str, holes: re.Pattern[str] | None) -> None:
+    def __init__(self, content: str) -> None:
         self._content = content
-        self._markup = partial(Markup, known=holes)
         self._ascii = content.isascii() and "\\u" in content
         self._slash = "\\/" in content
-        self._line, self._counted = 1, 0
+        self.line = Lines(content).at
 
     def write(self, characters: str) -> str:
         """Write a string, with escapes as the file has them."""
@@ -142,14 +139,7 @@ class Strings:
     def text(self, event: Event) -> Piece:
         """Return the text of a string."""
         written = self._content[event.start : event.after]
-        return string_text(written, json.loads, self.line(event.start), self.write, self._markup)
-
-    def line(self, position: int) -> int:
-        """Return the line of a place; places come in their order, those that come again have the line of the last."""
-        if position > self._counted:
-            self._line += self._content.count("\n", self._counted, position)
-            self._counted = position
-        return self._line
+        return string_text(written, json.loads, self.line(event.start), self.write)
 
 
 _Added = dict[int, list[tuple[str, Event, Event]]]
@@ -186,19 +176,17 @@ def json_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: no JSON.
     """
     added = yield from _missing_forms(content, language)
-    yield from _pieces(content, _I18NEXT_HOLES, lambda keys: True, added)
+    yield from _pieces(content, lambda keys: True, added)
 
 
-def _pieces(
-    content: str, holes: re.Pattern[str] | None, is_text: Callable[[list[str]], bool], added: _Added, locale: str = ""
-) -> Iterator[Piece]:
+def _pieces(content: str, is_text: Callable[[list[str]], bool], added: _Added, locale: str = "") -> Iterator[Piece]:
     """Yield the pieces of a JSON file.
 
     Args:
         is_text: true for a string in objects with some keys; they are empty in arrays.
         locale: name of the language of the translations, which ``@@locale`` gets; empty: it stays.
     """
-    strings, keys, done = Strings(content, holes), list[str](), 0
+    strings, keys, done = Strings(content), list[str](), 0
     for event in read_json(content):
         yield content[done : event.start]
         written = content[event.start : event.after]
@@ -215,7 +203,7 @@ def _pieces(
             keys.pop()
         for name, key, other in added.get(done, ()):
             opening = f",{space_before(content, key.start)}{strings.write(name)}{content[key.after : other.start]}"
-            yield after_opening(opening, strings.text(other))
+            yield wrapped(opening, strings.text(other))
     yield content[done:]
 
 
@@ -225,7 +213,7 @@ def chrome_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no JSON.
     """
-    return _pieces(content, _CHROME_HOLES, lambda keys: len(keys) == 2 and keys[1] == "message", {})
+    return _pieces(content, lambda keys: len(keys) == 2 and keys[1] == "message", {})
 
 
 def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
@@ -235,7 +223,7 @@ def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: no JSON.
     """
     locale = locale_name(language, "_") if language else ""
-    return _pieces(content, None, lambda keys: len(keys) == 1 and not keys[0].startswith("@"), {}, locale)
+    return _pieces(content, lambda keys: len(keys) == 1 and not keys[0].startswith("@"), {}, locale)
 
 
 STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=150, most=700_000)

@@ -1,9 +1,8 @@
 """PO files of gettext: empty and fuzzy translations are made; all else stays."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from gettext import c2py
 from itertools import islice
 from typing import Final
@@ -21,6 +20,7 @@ from jumok_serve.text.files.document import (
     unread,
     with_end,
     with_ends,
+    wrapped,
 )
 from jumok_serve.text.markup.catalogue import RULES, Message
 from jumok_serve.text.plurals import plural_categories
@@ -31,10 +31,11 @@ _STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*+')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
 """A part of a string; escapes of a whole file would take much memory at once."""
-_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_WRITTEN: Final = {
+ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+"""Characters of escapes in C."""
+WRITTEN: Final = {
     **{code: f"\\{code:03o}" for code in (*range(32), 127)},
-    **str.maketrans({"\\": "\\\\", '"': '\\"', **{one: f"\\{name}" for name, one in _ESCAPED.items()}}),
+    **str.maketrans({"\\": "\\\\", '"': '\\"', **{one: f"\\{name}" for name, one in ESCAPED.items()}}),
 }
 _FUZZY: Final = re.compile(r"fuzzy(?<=[#,\s]fuzzy)(?=[#,\s]|$)")
 """Begins with a literal text, which makes the search fast."""
@@ -259,15 +260,7 @@ def _missing(header: _Header, entry: _Entry, whole: str, *, line: int) -> Iterat
     for form in range(min(header.forms, MAX_FORMS)):
         if f"msgstr[{form}]" not in entry.done and "msgid_plural" in entry.strings:
             before = f"{'' if whole.endswith(chr(10)) else end}msgstr[{form}] "
-            made = _translated(header, entry, form, "", "", end=end, line=line)
-            if isinstance(made, str):
-                yield f"{before}{made}{end}"
-            else:
-                yield Text(made.content, "", line, partial(_with_line, made.write, before, end))
-
-
-def _with_line(write: Callable[[str], str], before: str, end: str, translation: str) -> str:
-    return f"{before}{write(translation)}{end}"
+            yield wrapped(before, _translated(header, entry, form, "", "", end=end, line=line), end)
 
 
 def _translated(header: _Header, entry: _Entry, form: int, written: str, value: str, *, end: str, line: int) -> Piece:
@@ -318,7 +311,7 @@ def _characters(strings: list[str]) -> str:
 
 def _unescaped(found: re.Match[str]) -> str:
     if found[3] is not None:
-        return _ESCAPED.get(found[3], found[3])
+        return ESCAPED.get(found[3], found[3])
     code = int(found[1], 16) if found[1] else int(found[2], 8)
     return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
 
@@ -326,7 +319,7 @@ def _unescaped(found: re.Match[str]) -> str:
 def _strings(text: str, end: str) -> str:
     """Write characters as strings, one a line if there are several lines."""
     parts = re.findall(r"[^\n]*\n|[^\n]+", text) if "\n" in text.rstrip("\n") else [text]
-    strings = [f'"{part.translate(_WRITTEN)}"' for part in parts]
+    strings = [f'"{part.translate(WRITTEN)}"' for part in parts]
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 

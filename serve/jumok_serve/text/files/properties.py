@@ -7,6 +7,7 @@ from typing import Final
 
 from jumok_serve.text.files.document import (
     FileFormat,
+    Lines,
     Parts,
     Piece,
     after_all,
@@ -39,7 +40,7 @@ def properties_pieces(content: str) -> Iterator[Piece]:
         InvalidArgumentError: an escape without its digits.
     """
     escaped = re.compile(r"[^\x00-\x7f]" if content.isascii() else "(?!)" if _WIDE.search(content) else _WIDE)
-    line, position = 1, 0
+    position, lines = 0, Lines(content)
     while position < len(content):
         first, found = position, _BESIDE.match(content, position)
         if found is not None:
@@ -50,10 +51,8 @@ def properties_pieces(content: str) -> Iterator[Piece]:
             start = after_all(_BLANKS, content, start + content.startswith(("=", ":"), start))
             position = after_all(_PART, content, start)
         yield content[first:start]
-        line += content.count("\n", first, start)
         if start < position:
-            yield _text(content[start:position], line, escaped)
-            line += content.count("\n", start, position)
+            yield _text(content[start:position], lines.at(start), escaped)
 
 
 def _text(written: str, line: int, escaped: re.Pattern[str]) -> Piece:

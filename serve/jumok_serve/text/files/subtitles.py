@@ -34,25 +34,13 @@ _ASS_TIME: Final = re.compile(r"\d{1,3}:[0-5]?\d:[0-5]?\d[.:]\d{1,3}")
 _ANY_TIME: Final = r"-?\d++:\d++(?::\d++)?[,.;]\d++"
 _WRONG_TIMES: Final = re.compile(rf"\s*+{_ANY_TIME}[\s=<>\u2192\u2010-\u2015-]*+(?:(?<=\D){_ANY_TIME}(?:\s.*+)?)?\s*+")
 """Line of times, with or without the arrow."""
-_SRT_EXAMPLE: Final = "00:00:01,000 --> 00:00:02,500"
-_VTT_EXAMPLE: Final = "00:00:01.000 --> 00:00:02.500"
+_EXAMPLE: Final = "00:00:01{0}000 --> 00:00:02{0}500"
 _ARROW: Final = "-->"
 _COMMENT: Final = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
 _LINE: Final = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
 _SECTION: Final = re.compile(r"\[[^\[\]]*[a-z][^\[\]]*\]")
 """Header of a section; lines of fonts and pictures have no small letters."""
-_ASS_FIELDS: Final[Sequence[str]] = (
-    "layer",
-    "start",
-    "end",
-    "style",
-    "name",
-    "marginl",
-    "marginr",
-    "marginv",
-    "effect",
-    "text",
-)
+_ASS_FIELDS: Final = "layer start end style name marginl marginr marginv effect text".split()  # noqa: SIM905
 _MAX_FIELDS: Final = 64
 
 
@@ -64,22 +52,7 @@ def srt_pieces(content: str) -> Iterator[Piece]:
     """
     lines = list[str]()
     yield from in_steps(_lines(content), lines)
-    index, in_cue = 0, False
-    while index < len(lines):
-        if not lines[index].strip():
-            yield lines[index]
-            index += 1
-            continue
-        times = _times_of_cue(lines, index, named=not in_cue)
-        if _has_times(lines[times]) or not in_cue:
-            yield from lines[index:times]
-            _check_times(_SRT_TIMES, lines[times], times, _SRT_EXAMPLE)
-            yield lines[times]
-            index, in_cue = times + 1, True
-        after = _end_of_cue(lines, index)
-        text = "".join(lines[index:after])
-        yield from _cue(text, index + 1, _SRT_WITH_PATHS if ":\\" in text else _SRT)
-        index = after
+    yield from _cues(lines, 0, _SRT)
 
 
 def vtt_pieces(content: str) -> Iterator[Piece]:
@@ -96,22 +69,32 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
         )
     index = _end_of_cue(lines, 0)  # of the header
     yield from lines[:index]
+    yield from _cues(lines, index, _VTT)
+
+
+def _cues(lines: Sequence[str], index: int, markup: "_Markup") -> Iterator[Piece]:
+    """Yield the pieces of the lines from one on; in a cue of SubRip a paragraph without times is more of its text."""
+    in_cue = False
     while index < len(lines):
         if not lines[index].strip():
             yield lines[index]
             index += 1
             continue
-        times = _times_of_cue(lines, index, named=True)
-        if not _has_times(lines[times]) and _COMMENT.match(lines[index]):
+        times = _times_of_cue(lines, index, named=not in_cue)
+        has_times = _has_times(lines[times])
+        if markup is _VTT and not has_times and _COMMENT.match(lines[index]):
             after = _end_of_cue(lines, index)
             yield from lines[index:after]
             index = after
             continue
-        yield from lines[index:times]
-        _check_times(_VTT_TIMES, lines[times], times, _VTT_EXAMPLE)
-        yield lines[times]
-        after = _end_of_cue(lines, times + 1)
-        yield from _cue("".join(lines[times + 1 : after]), times + 2, _VTT)
+        if has_times or not in_cue:
+            yield from lines[index:times]
+            _check_times(lines[times], times, is_vtt=markup is _VTT)
+            yield lines[times]
+            index, in_cue = times + 1, markup is _SRT
+        after = _end_of_cue(lines, index)
+        text = "".join(lines[index:after])
+        yield from _cue(text, index + 1, _SRT_WITH_PATHS if markup is _SRT and ":\\" in text else markup)
         index = after
 
 
@@ -168,8 +151,9 @@ def _times_of_cue(lines: Sequence[str], index: int, *, named: bool) -> int:
     return index + (not _has_times(lines[index]) and (found or (number and named and bool(after.strip()))))
 
 
-def _check_times(times: re.Pattern[str], line: str, index: int, example: str) -> None:
-    if times.fullmatch(line) is None:
+def _check_times(line: str, index: int, *, is_vtt: bool) -> None:
+    if (_VTT_TIMES if is_vtt else _SRT_TIMES).fullmatch(line) is None:
+        example = _EXAMPLE.format("." if is_vtt else ",")
         if _has_times(line):
             refuse(index + 1, f"the times of a cue must be as {example}, got {shown(line)}: mend them")
         refuse(index + 1, f"a cue must begin with times, as {example}, got {shown(line)}: mend it")

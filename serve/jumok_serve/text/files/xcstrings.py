@@ -1,10 +1,8 @@
 """String catalogues of Xcode: each string gets a translation in the target language; those that it has stay."""
 
 import json
-import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final
 
 from jumok_serve.manifest.languages import tag_key
@@ -16,16 +14,16 @@ from jumok_serve.text.files.document import (
     Text,
     refuse,
     string_text,
+    wrapped,
 )
 from jumok_serve.text.files.json_catalogues import Event, Strings, characters_of, read_json, space_before
-from jumok_serve.text.markup.strings import RULES, Markup
+from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import is_unused, locale_name, missing_categories
 
 MAX_DEPTH: Final = 32
 """Values within each other; a catalogue has about ten."""
-_HOLES: Final = re.compile(r"%(?:\d+\$)?#@\w{1,100}@|%arg\b")
-_MARKUP: Final = partial(Markup, known=_HOLES)
 _UNIT: Final = "stringUnit"
+_NOTHING: Final = (0, 0, ())
 
 
 @dataclass(slots=True)
@@ -110,10 +108,10 @@ class _Catalogue:
         self.target = tag_key(locale_name(language))
         self._language = language
         self._content = content
-        self._strings = Strings(content, _HOLES)
+        self._strings = Strings(content)
         self._colon = " : " if '" : ' in content else ": "
 
-    def entry(self, name: str, key: Event, entry: _Node) -> tuple[int, int, list[Piece]]:
+    def entry(self, name: str, key: Event, entry: _Node) -> tuple[int, int, Sequence[Piece]]:
         """Return the place of what a string gets, which may be empty, and the pieces.
 
         Args:
@@ -122,7 +120,7 @@ class _Catalogue:
         found = entry.of("localizations")
         flags = {self._written(node) for flag in ("shouldTranslate", "extractionState") if (node := entry.of(flag))}
         if entry.members is None or (found is not None and found.members is None) or flags & {"false", '"stale"'}:
-            return 0, 0, []
+            return _NOTHING
         localizations = (found.members if found is not None else None) or {}
         own = localizations.get(self.source, (None, None))[1]
         source = {_UNIT: {"value": name}} if own is None else json.loads(self._written(own))
@@ -130,36 +128,24 @@ class _Catalogue:
         for tag, (_, node) in localizations.items():
             if tag_key(locale_name(tag)) == self.target:
                 return self._begun(node, source, line)
-        member = json.dumps(locale_name(self._language))
-        space = space_before(self._content, key.start)
-        inner = self._deeper(space)
+        name, space = locale_name(self._language), space_before(self._content, key.start)
+        node, member, value, inner = entry, "localizations", {name: source}, self._deeper(space)
         if found is not None:
-            place, before, after, space = self._among(found, member, space=self._deeper(inner), outer=inner)
-            return *place, [before, *self._pieces(source, space, line), after]
-        place, before, after, inner = self._among(entry, '"localizations"', space=inner, outer=space)
-        pieces = self._pieces(source, self._deeper(inner), line)
-        before += f"{{{self._deeper(inner)}{member}{self._colon}"
-        return *place, [before, *pieces, f"{inner}}}{after}"]
+            node, member, value, space, inner = found, name, source, inner, self._deeper(inner)
+        place, before, after, space = self._among(node, json.dumps(member), space=inner, outer=space)
+        return *place, [before, *self._pieces(value, space, line), after]
 
-    def _begun(self, node: _Node, source: Any, line: int) -> tuple[int, int, list[Piece]]:
+    def _begun(self, node: _Node, source: Any, line: int) -> tuple[int, int, Sequence[Piece]]:
         """Return the pieces of a translation that Xcode has added and that is new or empty."""
-        found = node.of(_UNIT)
-        unit = {} if found is None else json.loads(self._written(found))
-        wanted = source.get(_UNIT) if isinstance(source, dict) else None
-        if (
-            found is None
-            or found.members is None
-            or wanted is None
-            or (unit.get("state") != "new" and unit.get("value"))
-        ):
-            return 0, 0, []
+        found, wanted = node.of(_UNIT), source.get(_UNIT) if isinstance(source, dict) else None
+        if found is None or found.members is None or wanted is None:
+            return _NOTHING
+        unit = json.loads(self._written(found))
+        if unit.get("state") != "new" and unit.get("value"):
+            return _NOTHING
         space = next((space_before(self._content, key.start) for key, _ in found.members.values()), "")
         piece = self._unit(wanted, space.removesuffix("  "), line)
-        return (
-            found.start,
-            found.after,
-            [piece if isinstance(piece, str) else replace(piece, written=self._written(found))],
-        )
+        return found.start, found.after, [wrapped("", piece, written=self._written(found))]
 
     def _written(self, node: _Node) -> str:
         return self._content[node.start : node.after]
@@ -221,10 +207,10 @@ class _Catalogue:
         inner = self._deeper(space)
 
         def written(state: str, value: str) -> str:
-            parts = ((name, self._strings.write(text)) for name, text in (("state", state), ("value", value)))
-            return "{" + ",".join(f'{inner}"{name}"{self._colon}{text}' for name, text in parts) + f"{space}}}"
+            opening = f'{{{inner}"state"{self._colon}"{state}",{inner}"value"{self._colon}'
+            return f"{opening}{self._strings.write(value)}{space}}}"
 
-        text = string_text(characters, str, line, str, _MARKUP) if isinstance(characters, str) else ""
+        text = string_text(characters, str, line, str) if isinstance(characters, str) else ""
         if isinstance(text, str):
             return written("translated", text)
         return replace(

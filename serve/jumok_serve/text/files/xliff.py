@@ -1,26 +1,16 @@
 """XLIFF 1.2 and 2: empty and new targets are made of their sources; all else stays."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
-from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.manifest.languages import primary_language
-from jumok_serve.text.files.document import (
-    MAX_SHOWN,
-    FileFormat,
-    Parts,
-    Piece,
-    Text,
-    has_letters,
-    in_steps,
-    refuse,
-    separate,
-)
-from jumok_serve.text.markup.scanner import Kind, Token, XmlError, attributes, read_xml, scan
-from jumok_serve.text.markup.structure import find_ends
+from jumok_serve.text.files.document import MAX_SHOWN, FileFormat, Parts, Piece, Text, has_letters, refuse, separate
+from jumok_serve.text.files.xml_catalogues import Document, local, opened, read_document
+from jumok_serve.text.markup.scanner import Kind, Token, attributes
+from jumok_serve.text.markup.strings import Numbered
 from jumok_serve.text.plurals import locale_name
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
@@ -40,17 +30,10 @@ PAIRS: Final = {"bpt": "ept", "bx": "ex", "sc": "ec", "sm": "em"}
 """Elements that begin and end a part of a text."""
 _LANGUAGES: Final = {"file": ("source-language", "target-language"), "xliff": ("srcLang", "trgLang")}
 """Attributes of the languages, of versions 1 and 2, by their elements."""
-_DECLARED: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
-_UNICODE: Final = {"utf-8", "utf-16", "us-ascii"}
 _SPACE: Final = re.compile(r" *+[\t\r\n]\s*+|  ++")
 _STATE: Final = re.compile(r"(?<=\sstate=)([\"'])[\w-]*+[\"']")
 _SUBSTATE: Final = re.compile(r"\ssubState=(?:\"[^\"]*+\"|'[^']*+')")
-_NUMBERED: Final = re.compile(r"<x[chw] i=\"(\d{1,9})\"")
 _CODE_NAMES: Final = frozenset((*CODES, *PAIRS, *PAIRS.values()))
-
-
-_Range = tuple[int, int]
-"""Indices of the first and the last token of an element; equal without content."""
 
 
 class _Around(NamedTuple):
@@ -70,9 +53,6 @@ class _Around(NamedTuple):
         )
 
 
-_AROUND: Final = _Around()
-
-
 def xliff_pieces(content: str, language: str = "", source: str = "") -> Iterator[Piece]:
     """Yield the pieces of an XLIFF file.
 
@@ -83,49 +63,30 @@ def xliff_pieces(content: str, language: str = "", source: str = "") -> Iterator
     Raises:
         InvalidArgumentError: no well-formed XML, no XLIFF, or XLIFF of other languages.
     """
-    declared = _DECLARED.match(content)
-    if declared is not None and declared[1].lower() not in _UNICODE:
-        refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: convert the file, and change its first line")
-    tokens = list[Token]()
-    try:
-        yield from in_steps(read_xml(content), tokens)
-    except XmlError as error:
-        refuse(error.line, f"it {error.problem}; {error.remedy}")
-    _check_root(next((token for token in tokens if token.kind in {Kind.START, Kind.EMPTY}), None))
-    ends = find_ends(tokens)
-    around = [_Around()]
-    line, done = 1, 0
-    for index, token in enumerate(tokens):
-        if token.kind is Kind.START:
-            around.append(around[-1].inside(token))
-            name = _local(token)
-            if name in _LANGUAGES:
-                tokens[index] = _with_languages(token, source, language, line)
-            elif name in UNITS and around[-1].translated and done <= index:
-                parts = _parts(tokens, ends, index)
-                if "source" in parts:
-                    unit = _Unit(tokens, ends, index, parts, preserve=around[-1].preserve)
-                    yield _written(tokens, done, index)
-                    yield unit.text(line) if unit.is_new else _written(tokens, index, unit.after)
-                    done = unit.after
-        elif token.kind is Kind.END and len(around) > 1:
-            around.pop()
-        line += token.written.count("\n")
-    yield _written(tokens, done, len(tokens))
-
-
-def _check_root(root: Token | None) -> None:
-    if root is None or _local(root) != "xliff":
-        name = "none" if root is None else root.name[:MAX_SHOWN]
-        refuse(1, f"the outermost element must be xliff, got {name}: give the format of the file")
-    version = dict(attributes(root.written)).get("version", "1.2")
+    document, root = yield from read_document(content, "xliff")
+    version = document.attributes(root).get("version", "1.2")
     if version.partition(".")[0] not in {"1", "2"}:
         refuse(1, f"the version {version[:MAX_SHOWN]!r} of XLIFF is unknown: export the file as 1.2 or 2.1")
+    around, done = [_Around()], 0
+    for index, token in enumerate(document.tokens):
+        if token.kind is Kind.START:
+            around.append(around[-1].inside(token))
+            name = document.name(index)
+            if name in _LANGUAGES:
+                document.tokens[index] = _with_languages(token, name, source, language, document.line(index))
+            elif name in UNITS and around[-1].translated and done <= index:
+                text, after = _unit(document, index, preserve=around[-1].preserve)
+                yield document.written(done, index)
+                yield document.written(index, after) if text is None else text
+                done = after
+        elif token.kind is Kind.END and len(around) > 1:
+            around.pop()
+    yield document.written(done, len(document.tokens))
 
 
-def _with_languages(token: Token, source: str, language: str, line: int) -> Token:
+def _with_languages(token: Token, element: str, source: str, language: str, line: int) -> Token:
     """Check the languages of a file against those of the request, and declare the target language if it is missing."""
-    names, found = _LANGUAGES[_local(token)], dict(attributes(token.written))
+    names, found = _LANGUAGES[element], dict(attributes(token.written))
     if names[0].lower() not in found:
         return token
     for name, wanted, role in zip(names, (source, language), ("source", "target"), strict=True):
@@ -140,148 +101,57 @@ def _with_languages(token: Token, source: str, language: str, line: int) -> Toke
         return token
     added = f'{names[1]}="{locale_name(language)}"'
     written, count = re.subn(rf"(?<=\s){names[1]}\s*+=\s*+(?:\"\"|'')", added, token.written, count=1)
-    return token._replace(written=written if count else f"{token.written[:-1].rstrip()} {added}>")
+    return token._replace(written=written if count else f"{token.written[:-1].rstrip(' ')} {added}>")
 
 
-def _local(token: Token) -> str:
-    return token.name.rpartition(":")[2]
+def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None, int]:
+    """Return the text of a unit up to the end of its target, None if that is not made, and the token after it."""
+    parts = dict[str, int]()
+    for part in document.inside(unit):
+        if document.name(part) in {"source", "seg-source", "target"}:
+            parts.setdefault(document.name(part), part)
+    if "source" not in parts:
+        return None, unit
+    after = max(map(document.end, parts.values())) + 1
+    source, target = parts.get("seg-source", parts["source"]), parts.get("target", after)
+    has_target = "target" in parts
+    of_unit, of_target = document.attributes(unit), document.attributes(target) if has_target else {}
+    state = of_target.get("state", of_unit.get("state", ""))
+    segments, prepared = _segments(document, source), _segments(document, target) if has_target else {}
+    place, is_made = source, state in NEW or not has_target or not any(map(str.strip, _texts(document, target)))
+    if prepared and state not in NEW:
+        place = target
+        segments = {
+            name: segment
+            for name, segment in segments.items()
+            if name in prepared and not any(map(str.strip, _texts(document, prepared[name])))
+        }
+    if prepared:
+        is_made = bool(segments)
+    letters = any(any(map(has_letters, _texts(document, one))) for one in segments.values() or [source])
+    if not letters or not is_made or of_unit.get("approved") == "yes" or state in KEPT:
+        return None, after
 
-
-def _parts(tokens: Sequence[Token], ends: dict[int, int], unit: int) -> dict[str, _Range]:
-    """Return the source, seg-source and target of a unit, not those of its alternatives."""
-    parts = dict[str, _Range]()
-    index = unit + 1
-    while index < ends.get(unit, unit):
-        last = ends.get(index, index)
-        if tokens[index].kind in {Kind.START, Kind.EMPTY}:
-            parts.setdefault(_local(tokens[index]), (index, last))
-        index = last + 1
-    return {name: parts[name] for name in ("source", "seg-source", "target") if name in parts}
-
-
-class _Unit:
-    """A unit with its source and target.
-
-    Attributes:
-        is_new: True if its target is made.
-        after: index of the token after its source and target.
-    """
-
-    def __init__(
-        self, tokens: Sequence[Token], ends: dict[int, int], unit: int, parts: dict[str, _Range], *, preserve: bool
-    ) -> None:
-        self._tokens = tokens
-        self._ends = ends
-        self._unit = unit
-        self.after = max(last for _, last in parts.values()) + 1
-        self._source = parts.get("seg-source", parts["source"])
-        self._target = parts.get("target", (self.after, self.after - 1))
-        self._has_target = "target" in parts
-        of_unit = dict(attributes(tokens[unit].written))
-        of_target = dict(attributes(tokens[self._target[0]].written)) if self._has_target else {}
-        self._holder = self._target[0] if "state" in of_target else unit
-        state = of_target.get("state", of_unit.get("state", ""))
-        first, last = parts["source"]
-        self._preserve = _Around(preserve=preserve).inside(tokens[first]).preserve
-        is_empty = not self._has_text(self._target)
-        self._segments = self._marked(self._source)
-        prepared = self._marked(self._target)
-        self._skeleton = self._source
-        if prepared and state not in NEW:
-            empty = {name: place for name, place in prepared.items() if not self._has_text(place)}
-            is_empty = bool(empty)
-            self._segments = {name: place for name, place in self._segments.items() if name in empty}
-            self._skeleton = self._target
-        letters = any(self._has_letters(place) for place in (self._segments or {"": (first, last)}).values())
-        self._is_kept = of_unit.get("approved") == "yes" or state in KEPT
-        self.is_new = (
-            letters and not self._is_kept and (is_empty or state in NEW) and not (prepared and not self._segments)
-        )
-
-    def _has_text(self, place: _Range) -> bool:
-        """True if an element has text beside its codes."""
-        first, last = place
-        return any(
-            one.kind is Kind.CDATA or (one.kind is Kind.TEXT and one.written.strip())
-            for one in self._outside_codes(first + 1, last)
-        )
-
-    def _has_letters(self, place: _Range) -> bool:
-        first, last = place
-        return any(
-            one.kind in {Kind.TEXT, Kind.CDATA} and has_letters(one.written) for one in self._tokens[first + 1 : last]
-        )
-
-    def _outside_codes(self, first: int, after: int) -> Iterator[Token]:
-        while first < after:
-            token = self._tokens[first]
-            if token.kind is Kind.START and _local(token) in CODES:
-                first = self._ends[first]
-            else:
-                yield token
-            first += 1
-
-    def _marked(self, place: _Range) -> dict[str, _Range]:
-        """Return the segments inside of an element, by their ids."""
-        found = dict[str, _Range]()
-        for index in range(place[0] + 1, place[1]):
-            token = self._tokens[index]
-            if token.kind in {Kind.START, Kind.EMPTY} and (name := _segment(token)):
-                found[name] = index, self._ends.get(index, index)
-        return found
-
-    def text(self, line: int) -> Text:
-        """Return the text from the start of the unit to the end of its target."""
-        tokens, (start, end) = self._tokens, self._target
-        line += sum(one.written.count("\n") for one in tokens[self._unit : self._source[0]])
-        places = self._segments or {"": self._source}
-        inner = tuple(
-            (name, _Inline(tokens, self._ends, place, preserve=self._preserve)) for name, place in places.items()
-        )
-        content = "".join(f"<xs>{one.content}</xs>" if self._segments else one.content for _, one in inner)
-        unit, opening = tokens[self._unit].written, tokens[start].written if self._has_target else ""
-        if self._holder != self._unit:
-            opening = _stated(opening)
-        elif _local(tokens[self._unit]) == "segment":
-            unit = _stated(unit)
-        closing = f"</{tokens[start].name}>"
-        if not self._has_target:
-            above = tokens[self._source[0] - 1].written
-            name = re.sub("(?:seg-)?source$", "target", tokens[self._source[0]].name)
-            opening, closing = f"{above[len(above.rstrip()) :]}<{name}>", f"</{name}>"
-        written = _written(tokens, self._unit, self.after)
-        end_of_target = len(_written(tokens, end + 1, self.after))
-        place = (
-            len(tokens[self._unit].written),
-            len(written) - end_of_target - len(_written(tokens, start, end + 1)),
-            len(written) - end_of_target,
-        )
-        old = _written(tokens, start + 1, end) if self._has_target else None
-        skeleton = list(self._filled(self._skeleton)) if self._segments else _WHOLE
-        return Text(
-            content,
-            written,
-            line,
-            partial(_with_target, written, place, (unit, _opened(opening), closing), old, inner, skeleton),
-        )
-
-    def _filled(self, place: _Range) -> Iterator[tuple[str, str]]:
-        """Yield the content of an element without that of its segments, and the name of the segment after each part."""
-        index, parts = place[0] + 1, list[str]()
-        while index < place[1]:
-            token = self._tokens[index]
-            name = _segment(token) if token.kind in {Kind.START, Kind.EMPTY} else ""
-            parts.append(_opened(token.written) if name in self._segments else token.written)
-            if name in self._segments:
-                yield "".join(parts), name
-                parts = [f"</{token.name}>"]
-                index = self._ends.get(index, index)
-            index += 1
-        yield "".join(parts), ""
-
-
-_WHOLE: Final = (("", ""),)
-"""Content without segments."""
+    line = document.line(source)
+    preserve = _Around(preserve=preserve).inside(document.tokens[parts["source"]]).preserve
+    inline = _Inline(document, place, segments, preserve=preserve)
+    written, first = document.written(unit, after), document.tokens[unit].written
+    begin, start, end = len(first), len(document.written(unit, target)), len(written)
+    old, above, name = None, document.tokens[source - 1].written, document.tokens[source].name
+    name = re.sub("(?:seg-)?source$", "target", name)
+    opening = f"{above[len(above.rstrip()) :]}<{name}>"
+    if has_target:
+        old = document.written(target + 1, document.end(target))
+        opening, name = document.tokens[target].written, document.tokens[target].name
+        end = len(document.written(unit, document.end(target) + 1))
+    if "state" in of_target:
+        opening = _stated(opening)
+    elif document.name(unit) == "segment":
+        first = _stated(first)
+    tags = first, opened(opening), f"</{name}>"
+    return Text(
+        inline.content, written, line, partial(_with_target, written, (begin, start, end), tags, old, inline)
+    ), after
 
 
 def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
@@ -289,39 +159,42 @@ def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
     places: tuple[int, int, int],
     tags: tuple[str, str, str],
     old: str | None,
-    inner: "Sequence[tuple[str, _Inline]]",
-    skeleton: Sequence[tuple[str, str]],
+    inline: "_Inline",
     translation: str,
 ) -> str:
-    """Write a unit with the translation of its content, or of its segments.
+    """Write a unit with a translation.
 
     Args:
         places: where the unit's start tag ends, its target begins, and its target ends.
         tags: start tag of the unit, and tags of the target.
         old: content of the target that is replaced; None: there is no target.
-        skeleton: parts of the new content, and the name of the segment after each.
     """
-    translated = [translation] if skeleton is _WHOLE else _split(translation)
-    if len(translated) != len(inner):
-        raise InvalidArgumentError("the translation has other segments than the text", field="contents")
-    made = {name: one.write(new) for (name, one), new in zip(inner, translated, strict=True)}
-    inside = "".join(f"{part}{made.get(name, '')}" for part, name in skeleton)
-    if inside == old:
-        return written
-    unit, opening, closing = tags
-    first, start, end = places
-    return f"{unit}{written[first:start]}{opening}{inside}{closing}{written[end:]}"
+    made, (first, opening, closing), (begin, start, end) = inline.write(translation), tags, places
+    return written if made == old else f"{first}{written[begin:start]}{opening}{made}{closing}{written[end:]}"
+
+
+def _texts(document: Document, element: int) -> Iterator[str]:
+    """Yield the texts of an element outside of its codes."""
+    index = element + 1
+    while index < document.end(element):
+        token = document.tokens[index]
+        if token.kind in {Kind.TEXT, Kind.CDATA}:
+            yield token.written
+        index = (document.end(index) if document.name(index) in CODES else index) + 1
+
+
+def _segments(document: Document, element: int) -> dict[str, int]:
+    """Return the segments inside of an element, by their ids."""
+    inside = range(element + 1, document.end(element))
+    return {name: index for index in inside if (name := _segment(document.tokens[index]))}
 
 
 def _segment(token: Token) -> str:
     """Return the id of a segment that begins; empty if none does."""
-    found = dict(attributes(token.written)) if _local(token) == "mrk" else {}
+    if token.kind not in {Kind.START, Kind.EMPTY} or local(token) != "mrk":
+        return ""
+    found = dict(attributes(token.written))
     return found.get("mid", "") if found.get("mtype") == "seg" else ""
-
-
-def _opened(tag: str) -> str:
-    """Return the start tag of an element without content."""
-    return f"{tag.removesuffix('/>').rstrip()}>" if tag.endswith("/>") else tag
 
 
 def _stated(tag: str) -> str:
@@ -334,88 +207,88 @@ def _stated(tag: str) -> str:
     return _SUBSTATE.sub("", _STATE.sub(rf"\g<1>{NEW[state]}\g<1>", tag, count=1), count=1)
 
 
-class _Inline:
+class _Inline(Numbered):
     """The content of an element for translation, and back.
 
-    In `content`, an element ``xc`` stands for a pair of codes or a code with a prefix, ``xh`` for protected text, and
-    ``xw`` for white space that is preserved.
+    In `content`, an element ``xc`` stands for a pair of codes or a code with a prefix, ``xh`` for protected text,
+    ``xw`` for white space that is preserved, and ``xs`` for a segment with what stands before it.
+
+    Args:
+        segments: those that are translated, by their ids; all else stays. Empty: all is translated.
     """
 
-    __slots__ = ("_after", "_before", "_originals", "content")
+    __slots__ = ("_after", "_before", "content")
+    _ELEMENT = re.compile(r"<x[chsw] i=\"(\d{1,9})\"")
+    _HOLE = "xh"
 
-    def __init__(self, tokens: Sequence[Token], ends: Mapping[int, int], place: _Range, *, preserve: bool) -> None:
-        self._originals = list[tuple[str, str]]()
-        self._before, self.content, self._after = "", "".join(self._parts(tokens, ends, place, preserve)), ""
-        if not preserve:
-            self._before, self.content, self._after = separate(self.content)
+    def __init__(self, document: Document, element: int, segments: Mapping[str, int], *, preserve: bool) -> None:
+        super().__init__()
+        if not segments:
+            self._before, self.content, self._after = self._inner(document, element, preserve=preserve)
+            return
+        parts, index, done = list[str](), element + 1, element + 1
+        while index < document.end(element):
+            token = document.tokens[index]
+            if (name := _segment(token)) in segments:
+                number = len(self._written)
+                parts.append(self._put("xs", "", ">"))
+                before, content, after = self._inner(document, segments[name], preserve=preserve)
+                opening = f"{document.written(done, index)}{opened(token.written)}{before}"
+                self._written[number] = opening, f"{after}</{token.name}>"
+                parts += content, "</xs>"
+                index = document.end(index)
+                done = index + 1
+            index += 1
+        self._before, self.content, self._after = "", "".join(parts), document.written(done, document.end(element))
 
-    def _parts(self, tokens: Sequence[Token], ends: Mapping[int, int], place: _Range, preserve: bool) -> Iterator[str]:
-        pairs = _pairs(tokens, ends, place)
-        closing = dict[int, _Range]()  # number of a pair, and its last token, by the first token of its end
-        index, after = place[0] + 1, place[1]
-        while index < after:
-            token, last, name = tokens[index], ends.get(index, index), _local(tokens[index])
-            protected = name == "mrk" and last > index and not _AROUND.inside(token).translated
+    def _inner(self, document: Document, element: int, *, preserve: bool) -> tuple[str, str, str]:
+        content = "".join(self._codes(document, element, preserve))
+        return ("", content, "") if preserve else separate(content)
+
+    def _codes(self, document: Document, element: int, preserve: bool) -> Iterator[str]:
+        pairs = _pairs(document, element)
+        closing = dict[int, tuple[int, int]]()  # number of a pair, and its last token, by the first token of its end
+        index = element + 1
+        while index < document.end(element):
+            token, last, name = document.tokens[index], document.end(index), document.name(index)
             if index in closing:
                 number, last = closing[index]
-                self._originals[number] = self._originals[number][0], _written(tokens, index, last + 1)
+                self._close(number, document.written(index, last + 1))
                 yield "</xc>"
             elif index in pairs:
-                closing[pairs[index][0]] = len(self._originals), pairs[index][1]
-                yield self._put("xc", _written(tokens, index, last + 1), ">")
-            elif protected:
-                shown = (one.written for one in tokens[index + 1 : last] if one.kind is Kind.TEXT)
-                whole = _written(tokens, index, last + 1)
+                closing[pairs[index][0]] = len(self._written), pairs[index][1]
+                yield self._put("xc", document.written(index, last + 1), ">")
+            elif name == "mrk" and last > index and not _Around().inside(token).translated:
+                shown = (one.written for one in document.tokens[index + 1 : last] if one.kind is Kind.TEXT)
+                whole = document.written(index, last + 1)
                 yield self._put("xh", whole, f' translate="no">{"".join(shown)}</xh>')
+            elif ":" in token.name and name in INLINE and (last == index or name in CODES):
+                yield self._put("xc", document.written(index, last + 1))
             elif ":" in token.name and name in INLINE:
-                if last == index or name in CODES:
-                    yield self._put("xc", _written(tokens, index, last + 1))
-                else:
-                    closing[last] = len(self._originals), last
-                    yield self._put("xc", token.written, ">")
-                    last = index
+                closing[last] = len(self._written), last
+                yield self._put("xc", token.written, ">")
+                last = index
             elif token.kind is Kind.TEXT and preserve:
-                end = 0
-                for found in _SPACE.finditer(token.written):
-                    yield token.written[end : found.start()]
-                    yield self._put("xw", found[0])
-                    end = found.end()
-                yield token.written[end:]
+                yield _SPACE.sub(lambda found: self._put("xw", found[0]), token.written)
             else:
                 last = index
                 yield token.written
             index = last + 1
 
-    def _put(self, name: str, written: str, end: str = "/>") -> str:
-        self._originals.append((written, ""))
-        return f'<{name} i="{len(self._originals) - 1}"{end}'
-
     def write(self, translation: str) -> str:
         """Write a translation of the content as XLIFF."""
-        written, around, is_kept = [self._before], list[int](), False
-        for token in scan(translation, html=False):
-            if (found := _NUMBERED.match(token.written)) and int(found[1]) < len(self._originals):
-                written.append(self._originals[int(found[1])][0])
-                is_kept = token.name == "xh"
-                if token.kind is Kind.START:
-                    around.append(int(found[1]))
-            elif token.kind is Kind.END and token.name in {"xc", "xh"} and around:
-                written.append(self._originals[around.pop()][1])
-                is_kept = False
-            elif not is_kept:
-                written.append(token.written)
-        return "".join((*written, self._after))
+        return f"{self._before}{''.join(part for _, part in self._parts(translation))}{self._after}"
 
 
-def _pairs(tokens: Sequence[Token], ends: Mapping[int, int], place: _Range) -> dict[int, _Range]:
+def _pairs(document: Document, element: int) -> dict[int, tuple[int, int]]:
     """Return the end of each code that begins a part of a text, by its first token, if they are nested."""
-    found = dict[int, _Range]()
+    found = dict[int, tuple[int, int]]()
     levels = [dict[str, int]()]  # open codes of each element
-    index = place[0] + 1
-    while index < place[1]:
-        token, last, name = tokens[index], ends.get(index, index), _local(tokens[index])
+    index = element + 1
+    while index < document.end(element):
+        token, last, name = document.tokens[index], document.end(index), document.name(index)
         if name in _CODE_NAMES and (token.kind is Kind.EMPTY or last > index):
-            known = dict(attributes(token.written))
+            known = document.attributes(index)
             key = known.get("startref") or known.get("rid") or known.get("id", "")
             if name in PAIRS:
                 levels[-1][f"{PAIRS[name]} {key}"] = index
@@ -430,22 +303,6 @@ def _pairs(tokens: Sequence[Token], ends: Mapping[int, int], place: _Range) -> d
             levels.pop()
         index += 1
     return found
-
-
-def _split(translation: str) -> list[str]:
-    """Return the contents of the segments of a translation."""
-    found, parts = list[str](), list[str]()
-    for token in scan(translation, html=False):
-        if token.name != "xs":
-            parts.append(token.written)
-        elif token.kind is Kind.END:
-            found.append("".join(parts))
-        parts = [] if token.name == "xs" else parts
-    return found
-
-
-def _written(tokens: Sequence[Token], first: int, after: int) -> str:
-    return "".join(token.written for token in tokens[first:after])
 
 
 FORMATS: Final = {

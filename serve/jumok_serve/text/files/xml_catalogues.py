@@ -2,9 +2,9 @@
 
 import html
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple, cast
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
+from typing import Final
 
 from jumok_serve.text.files.document import (
     MAX_READ,
@@ -16,11 +16,12 @@ from jumok_serve.text.files.document import (
     has_letters,
     in_steps,
     refuse,
-    unchanged,
+    string_text,
     unread,
+    wrapped,
 )
 from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
-from jumok_serve.text.markup.strings import RULES, Markup, hole, is_code, line, mark, tag
+from jumok_serve.text.markup.strings import RULES, Markup, hole, line, mark, tag
 from jumok_serve.text.markup.structure import BLOCKS, find_ends
 from jumok_serve.text.plurals import is_unused, missing_categories
 
@@ -32,24 +33,6 @@ _ESCAPE: Final = re.compile(r"(?:\\u[0-9A-Fa-f]{4})+|(?:\\[nrt]\s*+)+|\\.|\"|&(?
 """Parts of a string of Android that mean other characters."""
 _NEEDED: Final = re.compile(r"[\\'\"]")
 _NO_TEXT: Final = re.compile(r"<[^<>]*+>|\\(?:u[0-9A-Fa-f]{4}|.)|&[#\w]{1,40};", re.DOTALL)
-
-
-class _Dialect(NamedTuple):
-    """The way in which strings are written within XML.
-
-    Attributes:
-        ends: white space at the ends of a string, in its first group, or another part.
-        known: parts of a string with a meaning.
-        to_html: their HTML.
-        write: writes characters, which are HTML.
-        breaks: True if a line break is one.
-    """
-
-    ends: re.Pattern[str] = re.compile(r"(\s++)")
-    known: re.Pattern[str] | None = None
-    to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0])
-    write: Callable[[str], str] = str
-    breaks: bool = True
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -68,18 +51,25 @@ def _escaped(text: str) -> str:
     return _NEEDED.sub(r"\\\g<0>", text)
 
 
-_ANDROID: Final = _Dialect(
-    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\."),
-    _ESCAPE,
-    _unescaped,
-    _escaped,
-    breaks=False,
-)
-_RESX: Final = _Dialect()
-_QT: Final = _Dialect(known=re.compile(r"%L?(?:\d{1,2}|n)"))
+_ANDROID: Final = partial(Markup, known=_ESCAPE, to_html=_unescaped, write=_escaped, breaks=False)
+_RESX: Final = partial(Markup)
+_QT: Final = partial(Markup, known=re.compile(r"%L?(?:\d{1,2}|n)"))
+_SPACE: Final = re.compile(r"(\s++)")
+_ANDROID_SPACE: Final = re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\.")
+"""White space at the ends of a string, in its first group, or another part."""
 
 
-class _Document:
+def local(token: Token) -> str:
+    """Return the name of an element without its prefix."""
+    return token.name.rpartition(":")[2]
+
+
+def opened(tag: str) -> str:
+    """Return the start tag of an element without content."""
+    return f"{tag.removesuffix('/>').rstrip()}>" if tag.endswith("/>") else tag
+
+
+class Document:
     """The tokens of a file.
 
     Attributes:
@@ -87,7 +77,7 @@ class _Document:
         ends: index of the end tag of each start tag.
     """
 
-    def __init__(self, tokens: Sequence[Token]) -> None:
+    def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.ends = find_ends(tokens)
         self._lines, self._counted = 1, 0
@@ -103,21 +93,29 @@ class _Document:
             self._counted = index
         return self._lines
 
+    def end(self, index: int) -> int:
+        """Return the end tag of a start tag; other tokens are their own."""
+        return self.ends.get(index, index)
+
+    def name(self, index: int) -> str:
+        """Return the name of an element without its prefix."""
+        return local(self.tokens[index])
+
     def inside(self, index: int) -> Iterator[int]:
         """Yield the elements within one, not those within these."""
-        after = self.ends.get(index, index)
+        after = self.end(index)
         index += 1
         while index < after:
             if self.tokens[index].kind in {Kind.START, Kind.EMPTY}:
                 yield index
-            index = self.ends.get(index, index) + 1
+            index = self.end(index) + 1
 
     def attributes(self, index: int) -> Mapping[str, str]:
         """Return the attributes of an element."""
         return dict(attributes(self.tokens[index].written))
 
 
-def _read(content: str, root: str) -> Generator[str, None, tuple[_Document, int]]:
+def read_document(content: str, root: str) -> Generator[str, None, tuple[Document, int]]:
     """Read a file, and return it with its outermost element."""
     declared = _DECLARED.match(content)
     if declared is not None and declared[1].lower() not in _UNICODE:
@@ -128,10 +126,10 @@ def _read(content: str, root: str) -> Generator[str, None, tuple[_Document, int]
     except XmlError as error:
         refuse(error.line, f"it {error.problem}; {error.remedy}")
     first = next((index for index, token in enumerate(tokens) if token.kind in {Kind.START, Kind.EMPTY}), None)
-    if first is None or tokens[first].name != root:
+    if first is None or local(tokens[first]) != root:
         name = "none" if first is None else tokens[first].name[:MAX_SHOWN]
         refuse(1, f"the outermost element must be {root}, got {name}: give the format of the file")
-    return _Document(tokens), first
+    return Document(tokens), first
 
 
 def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
@@ -140,77 +138,57 @@ def android_pieces(content: str, language: str = "") -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no resources.
     """
-    document, root = yield from _read(content, "resources")
+    document, root = yield from read_document(content, "resources")
     done = 0
     for index in document.inside(root):
-        name, given = document.tokens[index].name, document.attributes(index)
-        if given.get("translatable") == "false" or name not in {"string", "string-array", "plurals"}:
-            yield ""
-            continue
-        yield document.written(done, index)
-        done = document.ends.get(index, index) + 1
+        items, name = list[int](), document.name(index)
+        if name in {"string", "string-array", "plurals"} and document.attributes(index).get("translatable") != "false":
+            items = [index] if name == "string" else list(document.inside(index))
+        forms, space = dict[str, int](), ""
         if name == "plurals":
-            yield from _plurals(document, index, language)
-        else:
-            texts = [index] if name == "string" else list(document.inside(index))
-            yield from _with_texts(document, index, texts)
+            forms = {document.attributes(item).get("quantity", ""): item for item in items}
+        for item in items:
+            before = item - (document.tokens[item - 1].kind is Kind.TEXT)
+            yield document.written(done, before)
+            space, done = document.written(before, item), document.end(item) + 1
+            if "other" not in forms or not is_unused(language, document.attributes(item).get("quantity", "")):
+                yield from _element(document, item, space + document.tokens[item].written)
+        if not items:
+            yield ""
+        for category in missing_categories(language, forms):
+            opening = document.tokens[forms["other"]].written
+            named = re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
+            yield from _element(document, forms["other"], space + named)
     yield document.written(done, len(document.tokens))
 
 
-def _with_texts(document: _Document, index: int, texts: Sequence[int]) -> Iterator[Piece]:
-    """Yield the pieces of an element with some elements that are strings."""
-    done = index
-    for first in texts:
-        last = document.ends.get(first, first)
-        yield document.written(done, first + 1)
-        yield from _texts(document, first + 1, last, _ANDROID)
-        done = max(last, first + 1)
-    yield document.written(done, document.ends.get(index, index) + 1)
+def _element(document: Document, index: int, opening: str) -> Iterator[Piece]:
+    """Yield the pieces of an element that is a string, with another start tag."""
+    end = document.end(index)
+    yield opening
+    yield from _texts(document, index + 1, end, _ANDROID)
+    yield document.written(max(index + 1, end), end + 1)
 
 
-def _plurals(document: _Document, index: int, language: str) -> Iterator[Piece]:
-    """Yield the pieces of an element with plural forms; those that the language lacks are left out."""
-    items = {document.attributes(item).get("quantity", ""): item for item in document.inside(index)}
-    missing = missing_categories(language, items)
-    done, last, space = index, index, ""
-    for item in document.inside(index):
-        category = document.attributes(item).get("quantity", "")
-        before = item - (document.tokens[item - 1].kind is Kind.TEXT)
-        yield document.written(done, before)
-        space = document.written(before, item)
-        last = document.ends.get(item, item)
-        done = last + 1
-        if "other" not in items or not is_unused(language, category):
-            yield space
-            yield from _with_texts(document, item, [item])
-    for category in missing:
-        opening, first = document.tokens[items["other"]].written, items["other"]
-        yield space + re.sub(r"(quantity\s*=\s*[\"'])\w+", rf"\g<1>{category}", opening)
-        yield from _texts(document, first + 1, document.ends.get(first, first), _ANDROID)
-        yield document.written(max(first + 1, document.ends.get(first, first)), document.ends.get(first, first) + 1)
-    yield document.written(done, document.ends.get(index, index) + 1)
-
-
-def _texts(document: _Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _texts(document: Document, first: int, after: int, dialect: partial[Markup]) -> Iterator[Piece]:
     """Yield the pieces of an element's content; literal parts are texts of their own."""
     start = first
     for index in range(first, after):
         if (token := document.tokens[index]).kind is Kind.CDATA:
             yield from _run(document, start, index, dialect)
             yield token.written[:9]
-            literal = dialect._replace(write=lambda text: dialect.write(text).replace("]]>", "]]]]><![CDATA[>"))
-            yield from _string(token.written[9:-3], token.written[9:-3], document.line(index), literal, is_html=None)
+            yield from _string(token.written[9:-3], token.written[9:-3], document.line(index), dialect, literal=True)
             yield token.written[-3:]
             start = index + 1
     yield from _run(document, start, after, dialect)
 
 
-def _run(document: _Document, first: int, after: int, dialect: _Dialect) -> Iterator[Piece]:
+def _run(document: Document, first: int, after: int, dialect: partial[Markup]) -> Iterator[Piece]:
     """Yield the pieces of some tokens; what a translator must not change is a hole."""
     parts, index, written = list[str](), first, document.written(first, after)
     while index < after:
-        token, end = document.tokens[index], document.ends.get(index, index)
-        if token.name.rpartition(":")[2] == "g" and end > index:
+        token, end = document.tokens[index], document.end(index)
+        if local(token) == "g" and end > index:
             seen = "".join(one.written for one in document.tokens[index + 1 : end] if one.kind is Kind.TEXT)
             parts.append(hole(document.written(index, end + 1), html.unescape(seen)))
             index = end
@@ -221,7 +199,7 @@ def _run(document: _Document, first: int, after: int, dialect: _Dialect) -> Iter
         else:
             parts.append(token.written)
         index += 1
-    yield from _string("".join(parts), written, document.line(first), dialect, is_html=True)
+    yield from _string("".join(parts), written, document.line(first), dialect)
 
 
 def _escaped_tag(found: re.Match[str]) -> str:
@@ -231,34 +209,37 @@ def _escaped_tag(found: re.Match[str]) -> str:
     return tag(found[0], found[1] or ("/>" if found[4] or name in VOID else ""), name)
 
 
-def _string(text: str, written: str, line_number: int, dialect: _Dialect, *, is_html: bool | None) -> Iterator[Piece]:
+def _string(
+    text: str, written: str, line_number: int, dialect: partial[Markup], *, literal: bool = False
+) -> Iterator[Piece]:
     """Yield the pieces of a string.
 
     Args:
         text: the string with marks and holes.
         written: the string in the file.
+        literal: True if it is within CDATA.
     """
     if len(written) > MAX_READ:
         yield unread(written, written, line_number)
         return
-    before = (found[1] or "") if (found := dialect.ends.match(text)) is not None else ""
-    after = ""
-    for found in dialect.ends.finditer(text, len(before)):
+    ends = _ANDROID_SPACE if dialect is _ANDROID else _SPACE
+    before, after = (found[1] or "") if (found := ends.match(text)) is not None else "", ""
+    for found in ends.finditer(text, len(before)):
         if found.end() == len(text):
             after = found[1] or ""
     content = written[len(before) : len(written) - len(after)]
-    if not has_letters(_NO_TEXT.sub("", content)) or is_code(content):
+    if not has_letters(_NO_TEXT.sub("", content)):
         yield written
         return
     inner = text[len(before) : len(text) - len(after)]
-    markup = Markup(inner, dialect.known, dialect.to_html, write=dialect.write, is_html=is_html, breaks=dialect.breaks)
 
-    def write(translation: str) -> str:
-        made = markup.written(translation)
+    def write(made: str) -> str:
+        made = made.replace("]]>", "]]]]><![CDATA[>") if literal else made
         return f"\\{made}" if dialect is _ANDROID and made.startswith(("@", "?")) and not before else made
 
+    markup = partial(dialect, is_html=None if literal else True)
     yield before
-    yield Text(markup.content, content, line_number + before.count("\n"), unchanged(markup.content, content, write))
+    yield string_text(content, lambda _: inner, line_number + before.count("\n"), write, markup)
     yield after
 
 
@@ -268,19 +249,19 @@ def resx_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no RESX file.
     """
-    document, root = yield from _read(content, "root")
+    document, root = yield from read_document(content, "root")
     done = 0
     for index in document.inside(root):
         given = document.attributes(index)
         if (
-            document.tokens[index].name != "data"
+            document.name(index) != "data"
             or {"type", "mimetype"} & given.keys()
             or given.get("name", "").startswith("&gt;&gt;")
         ):
             yield ""
             continue
         for value in document.inside(index):
-            if document.tokens[value].name == "value" and value in document.ends:
+            if document.name(value) == "value" and value in document.ends:
                 yield document.written(done, value + 1)
                 yield from _texts(document, value + 1, document.ends[value], _RESX)
                 done = document.ends[value]
@@ -293,20 +274,20 @@ def qt_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no TS file.
     """
-    document, root = yield from _read(content, "TS")
+    document, root = yield from read_document(content, "TS")
     done = 0
     for context in document.inside(root):
         yield ""
         for message in document.inside(context):
-            parts = {document.tokens[part].name: part for part in document.inside(message)}
-            if document.tokens[message].name != "message" or not {"source", "translation"} <= parts.keys():
+            parts = {document.name(part): part for part in document.inside(message)}
+            if document.name(message) != "message" or not {"source", "translation"} <= parts.keys():
                 continue
             source, translation = parts["source"], parts["translation"]
             if document.attributes(translation).get("type") != "unfinished" or source not in document.ends:
                 continue
-            forms = [part for part in document.inside(translation) if document.tokens[part].name == "numerusform"]
+            forms = [part for part in document.inside(translation) if document.name(part) == "numerusform"]
             for target in forms or [translation]:
-                end = document.ends.get(target, target)
+                end = document.end(target)
                 if not document.written(target + 1, end).strip():
                     yield document.written(done, target)
                     yield from _made(document, source, target, end)
@@ -314,26 +295,18 @@ def qt_pieces(content: str) -> Iterator[Piece]:
     yield document.written(done, len(document.tokens))
 
 
-def _made(document: _Document, source: int, target: int, end: int) -> Iterator[Piece]:
+def _made(document: Document, source: int, target: int, end: int) -> Iterator[Piece]:
     """Yield the pieces of a translation, which stays empty if its only text cannot be translated."""
-    start = document.tokens[target]
-    pieces = list(_texts(document, source + 1, document.ends[source], _QT))
-    if start.kind is Kind.EMPTY:
-        tags = f"{start.written.removesuffix('/>').rstrip()}>", f"</{start.name}>"
-    else:
-        tags = start.written, document.tokens[end].written
+    start = document.tokens[target].written
+    opening, closing = start, document.written(target + 1, end + 1)
+    if not closing:
+        opening, closing = opened(start), f"</{document.tokens[target].name}>"
+    pieces = [opening, *_texts(document, source + 1, document.ends[source], _QT), closing]
     texts = [index for index, piece in enumerate(pieces) if isinstance(piece, Text)]
-    if len(texts) != 1:
-        yield from (tags[0], *pieces, tags[1])
-        return
-    (index,) = texts
-    before, after = ("".join(cast("list[str]", some)) for some in (pieces[:index], pieces[index + 1 :]))
-    text = cast("Text", pieces[index])
-
-    def write(translation: str) -> str:
-        return f"{tags[0]}{before}{text.write(translation)}{after}{tags[1]}"
-
-    yield replace(text, written=document.written(target, end + 1), write=write)
+    if len(texts) == 1:
+        before, after = ("".join(map(str, some)) for some in (pieces[: texts[0]], pieces[texts[0] + 1 :]))
+        pieces = [wrapped(before, pieces[texts[0]], after, document.written(target, end + 1))]
+    yield from pieces
 
 
 TAGS: Final = Parts(name="tags, attributes, entities and escapes", marks="<=&\\", size=380, most=450_000)

@@ -14,9 +14,9 @@ from jumok_serve.text.files.document import (
     FileFormat,
     Parts,
     Piece,
-    after_opening,
     refuse,
     string_text,
+    wrapped,
 )
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
@@ -130,7 +130,7 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
             continue
         start, after = _place(content, event)
         if is_key and language and start == root:
-            piece: Piece = _scalar(content, event, locale_name(language))
+            piece: Piece = _literal(content[start:after], event.style, "k: {}", "", locale_name(language))
         elif not is_key and (parent is None or not parent.is_key) and _is_string(event):
             piece = _text(content, event, in_flow=parent is not None and parent.kind.flow_style)
         else:
@@ -170,10 +170,6 @@ def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
     return string_text(written, lambda _: value, event.start_mark.line + 1, write)
 
 
-def _scalar(content: str, event: Any, value: str) -> str:
-    return _literal(content[slice(*_place(content, event))], event.style, "k: {}", "", value)
-
-
 def _literal(written: str, style: str | None, around: str, ending: str, value: str) -> str:
     """Write characters in the style of a string, or in quotation marks.
 
@@ -182,20 +178,16 @@ def _literal(written: str, style: str | None, around: str, ending: str, value: s
         ending: line breaks that a block has at its end.
     """
     tail = written[len(written.rstrip()) :]
-    if _NOT_PRINTED.search(value):
-        pass
-    elif style in {"|", ">"}:
-        made = _block(written, style, value)
-        if made:
+    is_block = style in {"|", ">"}
+    if not _NOT_PRINTED.search(value):
+        if is_block and (made := _block(written, style or "", value)):
             return made + tail
-    elif "\n" in value:
-        pass
-    elif style == "'":
-        return "'" + value.replace("'", "''") + "'"
-    elif style != '"' and _stays_plain(value, around):
-        return value
+        if style == "'" and "\n" not in value:
+            return "'" + value.replace("'", "''") + "'"
+        if style in {None, ""} and "\n" not in value and _stays_plain(value, around):
+            return value
     escaped = _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", (value + ending).translate(_ESCAPED))
-    return f'"{escaped}"' + (tail if style in {"|", ">"} else "")
+    return f'"{escaped}"' + (tail if is_block else "")
 
 
 def _stays_plain(value: str, around: str) -> bool:
@@ -237,7 +229,7 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     space = ", " if mapping.kind.flow_style else f"{end}{' ' * key.start_mark.column}"
     text = _text(content, other, in_flow=bool(mapping.kind.flow_style))
     place = max(value.end_mark.index for value in values)
-    return place, [after_opening(f"{space}{name}: ", text) for name in missing]
+    return place, [wrapped(f"{space}{name}: ", text) for name in missing]
 
 
 FORMATS: Final = {

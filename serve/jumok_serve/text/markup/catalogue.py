@@ -16,8 +16,9 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import find_holes, kinds_of_flag
-from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
-from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends
+from jumok_serve.text.markup.scanner import Kind, Token
+from jumok_serve.text.markup.strings import Numbered
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends, is_translated
 
 RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
 """Rules for the elements of the XML."""
@@ -64,7 +65,6 @@ _KEYS: Final = re.compile(
 )
 _END: Final = re.compile(r"(?:\s*+(?:\.{3}|[:\u2026\uff1a]))?+$")
 _OPTION: Final = re.compile(r"(?<![\w-])-\w(?!\w)")
-_NUMBER: Final = re.compile(r" i=\"(\d{1,9})\"", re.IGNORECASE)
 _CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 _NEXT: Final = re.compile(r"%(?=[-+#0'I, ]*[\d.*]*(?:[A-Za-z@]|<PRI))(?!m)|\{(?=[:}])")
@@ -93,7 +93,7 @@ class _Unit(NamedTuple):
     shown: str = ""
 
 
-class Message:
+class Message(Numbered):
     """A message without white space at its ends.
 
     Attributes:
@@ -107,7 +107,11 @@ class Message:
         accelerator: mark that the file names; empty: found by its place.
     """
 
+    _ELEMENT = re.compile(r"<[gpx] i=\"(\d{1,9})\"", re.IGNORECASE)
+    _HOLE = "x"
+
     def __init__(self, written: str, flags: Sequence[str] = (), accelerator: str = "") -> None:
+        super().__init__()
         self.written = written
         self._kinds = frozenset[str]().union(*map(kinds_of_flag, flags))
         self._flags = frozenset(flags)
@@ -132,7 +136,6 @@ class Message:
         if any(unit.written.startswith("<") for unit in units if unit.kind != "text"):
             needed = {"&": "&amp;", "<": "&lt;"}
             self._entities |= {one: needed[one] for one in needed if one not in plain}
-        self._written = list[tuple[str, str]]()  # what tags of the XML stand for
         self._open = list[tuple[int, str]]()
         self._out = list[str]()
         self.has_letters = False
@@ -156,38 +159,29 @@ class Message:
             for hole in holes
             if hole.kind not in {"icu", "element", "entity"}
         ]
-        places, position = list[tuple[int, int]](), 0
-        tokens = list[Token]()
-        for first, after, token in sorted(found, key=itemgetter(0, 1)):
-            if first >= position:
-                places.append((first, after))
-                tokens.append(token)
-                position = after
-        ends = find_ends(tokens)
+        kept, position = list[tuple[int, int, Token]](), 0
+        for one in sorted(found, key=itemgetter(0, 1)):
+            if one[0] >= position:
+                kept.append(one)
+                position = one[1]
+        ends = find_ends([token for *_, token in kept])
         closing = set(ends.values())
-        position = index = 0
-        while index < len(tokens):
-            (first, after), token, number = places[index], tokens[index], index
-            index += 1
-            name = token.name.lower()
-            if (
-                token.kind is Kind.START
-                and number not in ends
-                and not ("=" in token.written or (name in _ALONE and len(token.written) == len(name) + 2))
-            ):
+        position = 0
+        for number, (first, after, token) in enumerate(kept):
+            is_tag = "=" in token.written or (token.name in _ALONE and len(token.written) == len(token.name) + 2)
+            if first < position or (token.kind is Kind.START and number not in ends and not is_tag):
                 continue
             yield from self._texts(text, position, first)
             position = after
-            if number in ends and (name in _IGNORED or _is_kept(token.written)):
-                index = ends[number] + 1
-                position = places[ends[number]][1]
-                shown = _TAG.sub("", text[after : places[ends[number]][0]])
-                yield _Unit("hole", text[first:position], name in _BLOCKS, html.unescape(shown))
+            if number in ends and is_translated(token, "html", _IGNORED) is False:
+                end, position, _ = kept[ends[number]]
+                shown = html.unescape(_TAG.sub("", text[after:end]))
+                yield _Unit("hole", text[first:position], token.name in _BLOCKS, shown)
             elif token.kind is Kind.TEXT:
                 yield _Unit("hole", token.written, shown=token.written)
             else:
                 kind = "open" if number in ends else "close" if number in closing else "mark"
-                yield _Unit(kind, token.written, name in _BLOCKS)
+                yield _Unit(kind, token.written, token.name in _BLOCKS)
         yield from self._texts(text, position, len(text))
 
     def _texts(self, text: str, first: int, after: int) -> Iterator[_Unit]:
@@ -217,24 +211,22 @@ class Message:
         self.has_letters = self.has_letters or letters
         table = str.maketrans(self._entities)
         for unit in units:
-            number, name = len(self._written), "p" if unit.separates else "g"
+            name = "p" if unit.separates else "g"
             if unit.kind == "text" and (letters or not unit.written):
                 self._out.append(html.escape(unit.written, quote=False))
             elif unit.kind == "close":
                 number, name = self._open.pop()
-                self._written[number] = self._written[number][0], unit.written
+                self._close(number, unit.written)
                 self._out.append(f"</{name}>")
+            elif unit.kind == "open":
+                self._open.append((len(self._written), name))
+                self._out.append(self._put(name, unit.written, ">"))
+            elif letters and unit.shown:
+                shown = html.escape(_CONTROL.sub(" ", unit.shown), quote=False)
+                self._out.append(self._put("x", unit.written, f' translate="no">{shown}</x>'))
             else:
                 written = unit.written.translate(table) if unit.kind == "text" else unit.written
-                self._written.append((written, ""))
-                if unit.kind == "open":
-                    self._open.append((number, name))
-                    self._out.append(f'<{name} i="{number}">')
-                elif letters and unit.shown:
-                    shown = html.escape(_CONTROL.sub(" ", unit.shown), quote=False)
-                    self._out.append(f'<x i="{number}" translate="no">{shown}</x>')
-                else:
-                    self._out.append(f'<{name} i="{number}"/>')
+                self._out.append(self._put(name, written))
 
     def write(self, translation: str) -> str:
         """Write a translation of the markup as a message.
@@ -246,14 +238,21 @@ class Message:
             return self.written
         if self._is_cut:
             _refuse(f"the text has more than {MAX_UNITS} tags, placeholders and line breaks")
-        parts = self._parts(translation.strip(" "))
+        table = str.maketrans(self._entities | self._doubled)
+        parts = [
+            (number, part if number >= 0 else html.unescape(part).translate(table))
+            for number, part in self._parts(translation.strip(" "))
+        ]
+        found, pairs = Counter(number for number, _ in parts), sum(bool(end) for _, end in self._written)
+        if [found[number] for number in range(len(self._written) + 1)] != [1] * len(self._written) + [pairs]:
+            _refuse("it has other tags than the text")
         written = "".join(part for _, part in parts)
         if not written.strip():
             _refuse("it is empty")
         if self._kinds:
-            found = self._counted(written)
-            if wrong := [*(found - self.conversions), *(self.conversions - found)]:
-                _refuse(f"it has {wrong[0]!r} {found[wrong[0]]} times, the text {self.conversions[wrong[0]]} times")
+            counted = self._counted(written)
+            if wrong := [*(counted - self.conversions), *(self.conversions - counted)]:
+                _refuse(f"it has {wrong[0]!r} {counted[wrong[0]]} times, the text {self.conversions[wrong[0]]} times")
         self._put_in_order(parts)
         if self._mark:
             self._accelerate(parts)
@@ -263,30 +262,6 @@ class Message:
         """Count the conversions of a text, but for doubled signs, which are characters."""
         holes = find_holes(text, self._kinds & _CHECKED) if self._kinds else ()
         return Counter(one for hole in holes if (one := text[hole.first : hole.after]) != "%%")
-
-    def _parts(self, translation: str) -> list[tuple[int, str]]:
-        """Return the parts of a translation: a number and what it stands for, or -1 and text."""
-        parts, around, left = list[tuple[int, str]](), list[int](), set(range(len(self._written)))
-        table = str.maketrans(self._entities | self._doubled)
-        skipped = False  # between the tags of a hole
-        for token in scan(translation, html=False):
-            number = int(found[1]) if (found := _NUMBER.search(token.written)) else -1
-            if token.kind in {Kind.START, Kind.EMPTY}:
-                if number not in left:
-                    _refuse("it has other tags than the text")
-                left.remove(number)
-                parts.append((number, self._written[number][0]))
-                skipped = token.kind is Kind.START and token.name.lower() == "x"
-                if token.kind is Kind.START:
-                    around.append(number)
-            elif token.kind is Kind.END and around:
-                parts.append((len(self._written), self._written[around.pop()][1]))
-                skipped = False
-            elif not skipped:
-                parts.append((-1, html.unescape(token.written).translate(table)))
-        if left or around:
-            _refuse("it lacks tags of the text")
-        return parts
 
     def _put_in_order(self, parts: list[tuple[int, str]]) -> None:
         """Give conversions numbers if they have another order; in formats without numbers, put them in order."""
@@ -350,10 +325,8 @@ def _refuse(problem: str) -> NoReturn:
 
 def _token(written: str, name: str) -> Token:
     """Return the token of a tag, or of a comment, which has no name."""
-    if not name:
-        return Token(Kind.RAW, written)
     kind = Kind.END if written.startswith("</") else Kind.EMPTY if written.endswith("/>") else Kind.START
-    return Token(kind, written, name)
+    return Token(kind if name else Kind.RAW, written, name.lower())
 
 
 def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
@@ -367,14 +340,6 @@ def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
             yield found.start(), found.end(), Token(Kind.END, found[0], opening[0].lower())
 
 
-def _is_kept(tag: str) -> bool:
-    """True if the content of an element is not translated."""
-    return any(
-        (name == "translate" and value.lower() == "no") or (name == "class" and "notranslate" in value.split())
-        for name, value in attributes(tag)
-    )
-
-
 def _has_letters(text: str) -> bool:
     """True if there is language beside the holes; options and their values, as `-n, --name=NAME`, are none."""
     parts, end = list[str](), 0
@@ -385,7 +350,7 @@ def _has_letters(text: str) -> bool:
         end = hole.after
     plain = "".join((*parts, text[end:]))
     if text.lstrip().startswith("-"):
-        return any(map(str.islower, _OPTION.sub("", plain)))
+        return any(one.isalpha() and not one.isupper() for one in _OPTION.sub("", plain))
     return any(map(str.isalpha, plain))
 
 

@@ -1,4 +1,4 @@
-"""Strings of catalogues, which may have tags, as HTML and back.
+"""Strings of catalogues, which may have tags, as HTML or XML and back.
 
 Tags stay tags, and line breaks separate sentences. An element of ours carries what must come back as it was written in
 its attribute ``x``: ``<jmk-l/>`` a line break, ``<jmk-m/>`` a mark, ``<jmk-h>`` a hole, ``<jmk-0>`` a numbered tag.
@@ -7,7 +7,7 @@ its attribute ``x``: ``<jmk-l/>`` a line break, ``<jmk-m/>`` a mark, ``<jmk-h>``
 import html
 import re
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from jumok_proto.markup import MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, scan
@@ -90,7 +90,10 @@ class Markup:
         is_html: bool | None = None,
         breaks: bool = True,
     ) -> None:
-        tokens = list(scan(_NUMBERED.sub(_numbered, text), html=True))
+        tokens = list[Token]()
+        for token in scan(text, html=True):
+            is_text = token.kind is Kind.TEXT  # only there a numbered tag is none of HTML
+            tokens += scan(_NUMBERED.sub(_numbered, token.written), html=True) if is_text else (token,)
         ends = find_ends(tokens)
         tags = {*ends, *ends.values(), *(index for index, token in enumerate(tokens) if _is_empty(token))}
         if is_html is None:
@@ -168,3 +171,46 @@ def _numbered(found: re.Match[str]) -> str:
 
 def _broken(found: re.Match[str]) -> str:
     return found[0] if not found[0].strip(" ") else line(found[0])
+
+
+class Numbered:
+    """XML with elements that stand for parts of a file, each with its number in the attribute ``i``."""
+
+    __slots__ = ("_written",)
+    _ELEMENT: ClassVar[re.Pattern[str]]
+    """Beginning of such an element, with its number as a group."""
+    _HOLE: ClassVar[str]
+    """Name of those whose content is not written."""
+
+    def __init__(self) -> None:
+        self._written = list[tuple[str, str]]()  # what the tags of each element stand for
+
+    def _put(self, name: str, written: str, end: str = "/>") -> str:
+        """Return a new element up to the end of its start tag, or more."""
+        self._written.append((written, ""))
+        return f'<{name} i="{len(self._written) - 1}"{end}'
+
+    def _close(self, number: int, written: str) -> None:
+        """Keep what an end tag stands for."""
+        self._written[number] = self._written[number][0], written
+
+    def _parts(self, translation: str) -> Iterator[tuple[int, str]]:
+        """Yield the parts of a translation as the file has them, with the number of a start, and -1 for others.
+
+        Ends have the number of all elements.
+        """
+        opened, is_inside = list[int](), False
+        for token in scan(translation, html=False):
+            found = self._ELEMENT.match(token.written)
+            number = int(found[1]) if found and int(found[1]) < len(self._written) else -1
+            if token.kind is Kind.START:
+                opened.append(number)
+            if number >= 0:
+                yield number, self._written[number][0]
+                is_inside = token.kind is Kind.START and token.name.lower() == self._HOLE
+            elif token.kind is Kind.END and opened and (number := opened.pop()) >= 0:
+                is_inside = False
+                if self._written[number][1]:
+                    yield len(self._written), self._written[number][1]
+            elif not is_inside:
+                yield -1, token.written

@@ -127,7 +127,7 @@ def mend(tokens: Sequence[Token], ignored: Container[str] = IGNORED) -> list[Tok
                 while stack[-1].name != token.name:
                     close_last()
                 names[token.name] -= 1
-                if _translated(stack.pop(), "html", ignored) is False:
+                if is_translated(stack.pop(), "html", ignored) is False:
                     closed.subtract(one.name for one in mended[count:])
                     del mended[count:]
             elif closed[token.name]:
@@ -220,7 +220,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
         found.separate.append(token.kind is Kind.CDATA or (named and (block or token.name in splitting)))
-    said = {index: _translated(tokens[index], kind, ignored) for index in found.ends}
+    said = {index: is_translated(tokens[index], kind, ignored) for index in found.ends}
     _ignore(found, {index: translated for index, translated in said.items() if translated is not None})
     separate_parents(found)
     return found
@@ -238,7 +238,7 @@ def _cells(tokens: Sequence[Token]) -> set[str]:
     return names
 
 
-def _translated(token: Token, kind: MarkupKind, ignored: Container[str]) -> bool | None:
+def is_translated(token: Token, kind: MarkupKind, ignored: Container[str]) -> bool | None:
     """True if an element is translated by its name or attributes, False if it is not; None: as the one around it."""
     written = token.written.lower()
     if "translate" in written:

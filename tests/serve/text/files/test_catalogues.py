@@ -108,7 +108,11 @@ def test_values_of_json(value: Any, ascii_only: bool, indent: int | str | None, 
 @made
 def test_values_of_properties(values: dict[str, str], separator: str) -> None:
     content = javaproperties.dumps(values, separator=separator, timestamp=None, comments="a dog")
-    check(content, "properties", javaproperties.loads)
+
+    def load(text: str) -> Any:  # a message format has each of its quotes twice
+        return with_values(javaproperties.loads(text), lambda one: one.replace("''", "'"))
+
+    check(content, "properties", load)
 
 
 @given(VALUES, st.sampled_from([None, "'", '"', "|", ">"]), st.booleans(), st.integers(20, 200))
@@ -169,7 +173,7 @@ CASES = {
         ('{"a": "A dog", "b": ["x", "1", "", {"c": "A cat"}], "d": 1}', ["A dog", "x", "A cat"]),
         ('{"c": "#ff00aa", "u": "https://a.b/c?d", "i": "btn_save", "v": "1.0.2-beta", "f": "img/a.png"}', []),
         ('{"d": "%Y-%m-%d", "m": "a@b.de", "l": "12px", "p": "/usr/bin", "k": "com.example.app"}', []),
-        ('{"a": "see $t(b.c) now"}', ['see <jmk-h x="$t(b.c)" translate="no">$t(b.c)</jmk-h> now']),
+        ('{"a": "see $t(b.c) now"}', ["see $t(b.c) now"]),
         ('{"a": "1 < 2 & <Enter>"}', ['1 &lt; 2 &amp; <jmk-m x="&lt;Enter&gt;"/>']),
         ('{"a": "Hi <b>x</b> &amp; <br> y"}', ["Hi <b>x</b> &amp; <br> y"]),
         ('{"a": "<0>go</0> <1/>"}', ['<jmk-0 x="&lt;0&gt;">go</jmk-0 x="&lt;/0&gt;"> <jmk-1 x="&lt;1/&gt;"/>']),
@@ -180,7 +184,7 @@ CASES = {
     "chrome": [
         (
             '{"a": {"message": "Hi $USER$", "description": "no"}}',
-            ['Hi <jmk-h x="$USER$" translate="no">$USER$</jmk-h>'],
+            ["Hi $USER$"],
         ),
         ('{"a": {"message": "Hi", "placeholders": {"b": {"content": "No $1", "message": "No"}}}}', ["Hi"]),
     ],

@@ -96,7 +96,7 @@ def read(content: str, name: str) -> None:
         ("srt", lambda size: f"{CUE}\n{'<i>' * (size // 8)}x{'</b>' * (size // 8)}{'</i>' * (size // 8)}"),
         ("srt", lambda size: f"{CUE}\n{' -' * (size // 4)}x{'</b>' * (size // 8)}"),
         ("srt", lambda size: f"{CUE}\n" + "<i>a</i>\n" * (size // 9) + "b"),
-        ("srt", lambda size: "1" * size + "\n00:00:01,0" + "-" * size + "x\n"),
+        ("srt", lambda size: f"{CUE}\na\n" + "1" * size + "\n00:00:01,0" + "-" * size + "x\n"),
         ("ass", lambda size: "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,," + "{\\" * (size // 2) + "a\n"),
         ("ass", lambda size: "[Events]\nFormat: " + "," * size + "\n"),
         ("xliff", lambda size: f"<xliff><trans-unit>{' ' * size}x<source>a</source></trans-unit></xliff>"),

@@ -400,6 +400,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
             "B<I<B>> e",
         ),
         ("", "-n, --name=N [A]  the name", '<g i="0"/><p i="1"/>the name', '<g i="0"/><p i="1"/>x', None),
+        ("", "- 한국어", "- 한국어", "- Koreanisch", "- Koreanisch"),
         ("", "Press <b>C</b>", 'Press <g i="0">C</g>', '<g i="0">C</g> drücken', "<b>C</b> drücken"),
         ("", "Tom &amp; Jerry", "Tom &amp; Jerry", "Tim &amp; Jerry", "Tim &amp; Jerry"),
         ("", "Tom & Jerry", "Tom &amp; Jerry", "Tim &amp; Jerry", "Tim & Jerry"),
@@ -446,11 +447,11 @@ def test_messages_without_language_are_copied(source: str) -> None:
 @pytest.mark.parametrize(
     ("flag", "source", "translation", "problem"),
     [
-        ("c-format", "%d files", "Dateien", "it lacks tags of the text"),
+        ("c-format", "%d files", "Dateien", "it has other tags than the text"),
         ("c-format", "%d files", '<x i="0"/> <x i="0"/>', "it has other tags than the text"),
         ("python-brace-format", "{a} b", '<x i="0"/> {c}', "it has '{{c}}' 1 times"),
         ("qt-format", "%1 files", '<x i="0"/> %2', "it has '%2' 1 times, the text 0 times"),
-        ("", "<b>a</b> c", '<g i="0">a', "it lacks tags of the text"),
+        ("", "<b>a</b> c", '<g i="0">a', "it has other tags than the text"),
         ("", "a", " ", "it is empty"),
         ("", "<b>a</b>" * 2_000, "b", "the text has more than 4096 tags"),
         ("c-format", "%d a " * 3_000, "b", "the text has more than 4096 tags"),

@@ -180,7 +180,7 @@ MADE = f'{FIRST}xA.</mrk> {SECOND}xB <g id="1">c</g>.</mrk>'
 
 def marked(content: str) -> str:
     """Another text in each segment."""
-    return content.replace("<xs>", "<xs>x") if "<xs>" in content else f"x{content}"
+    return re.sub("<xs[^>]*>", r"\g<0>x", content) if "<xs" in content else f"x{content}"
 
 
 @pytest.mark.parametrize(
@@ -366,6 +366,17 @@ def into(content: str, language: str, source: str = "") -> str:
 def test_the_target_language_is_declared(content: str, language: str, written: str) -> None:
     end = "</file></xliff>" if "<file" in content else "</xliff>"
     assert written in into(content + end, language, "eng_Latn")
+
+
+def test_lines_after_a_declared_language() -> None:
+    content = (
+        unit("\n<source>A</source>")
+        .replace("<trans", '<file source-language="en"\n><trans')
+        .replace("</xliff", "</file></xliff")
+    )
+    (text,) = (one for one in xliff_pieces(content, "de") if isinstance(one, Text))
+    assert text.line == 3
+    assert 'source-language="en"\n target-language="de">' in into(content, "de")
 
 
 @pytest.mark.parametrize(

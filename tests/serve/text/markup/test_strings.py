@@ -73,4 +73,5 @@ def test_parts_of_ours() -> None:
     assert mark('<"') == '<jmk-m x="&lt;&quot;"/>'
     assert hole("<g>%s</g>", "%s") == '<jmk-h x="&lt;g&gt;%s&lt;/g&gt;" translate="no">%s</jmk-h>'
     assert tag("&lt;b>", "", "b") + tag("&lt;/b>", "/", "b") == '<jmk-b x="&amp;lt;b&gt;"></jmk-b x="&amp;lt;/b&gt;">'
+    assert Markup("<a<1>").written(Markup("<a<1>").content) == "<a<1>"
     assert Markup("").written("a" + hole("<g>%s</g>", "%s") + mark("<i>") + "b") == "a<g>%s</g><i>b"
