@@ -41,7 +41,7 @@ _EXPECTED: Final = {
 _FORMS: Final = tuple(f"_{category}" for category in CATEGORIES)
 _ORDINAL: Final = "_ordinal"
 _I18NEXT_HOLES: Final = re.compile(r"\$t\([^()]{1,500}\)")
-_CHROME_HOLES: Final = re.compile(r"\$[A-Za-z0-9_@]{1,100}\$|\$[1-9]")
+_CHROME_HOLES: Final = re.compile(r"\$\$+|\$[A-Za-z0-9_@]{1,100}\$|\$[1-9]")
 
 
 class Event(NamedTuple):

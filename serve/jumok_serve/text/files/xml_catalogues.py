@@ -19,6 +19,7 @@ from jumok_serve.text.files.document import (
     unchanged,
     unread,
 )
+from jumok_serve.text.markup.catalogue import MAX_ACCELERATED, accelerate
 from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
 from jumok_serve.text.markup.strings import RULES, Markup, hole, is_code, line, mark, tag
 from jumok_serve.text.markup.structure import BLOCKS, find_ends
@@ -43,6 +44,7 @@ class _Dialect(NamedTuple):
         to_html: their HTML.
         write: writes characters, which are HTML.
         breaks: True if a line break is one.
+        accelerates: True if ``&`` may be the mark of an accelerator.
     """
 
     ends: re.Pattern[str] = re.compile(r"(\s++)")
@@ -50,6 +52,7 @@ class _Dialect(NamedTuple):
     to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0])
     write: Callable[[str], str] = str
     breaks: bool = True
+    accelerates: bool = False
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -75,8 +78,10 @@ _ANDROID: Final = _Dialect(
     _escaped,
     breaks=False,
 )
-_RESX: Final = _Dialect()
-_QT: Final = _Dialect(known=re.compile(r"%L?(?:\d{1,2}|n)"))
+_RESX: Final = _Dialect(accelerates=True)
+_QT: Final = _Dialect(known=re.compile(r"%L?(?:\d{1,2}|n)"), accelerates=True)
+_ACCELERATOR: Final = re.compile(r"(?<![A-Z\d])&amp;([^\W_])(?![\w.-]{0,30};)")
+_ARGUMENT: Final = re.compile(r"(%L?(?:\d{1,2}|n)|\{[^{}]*+\}|&\w{1,31};)")
 
 
 class _Document:
@@ -250,11 +255,18 @@ def _string(text: str, written: str, line_number: int, dialect: _Dialect, *, is_
     if not has_letters(_NO_TEXT.sub("", content)) or is_code(content):
         yield written
         return
-    inner = text[len(before) : len(text) - len(after)]
+    inner, key = text[len(before) : len(text) - len(after)], None
+    if dialect.accelerates and is_html and inner.count("&") == 1 and len(inner) <= MAX_ACCELERATED:
+        key = _ACCELERATOR.search(inner)
+        inner = inner[: key.start()] + inner[key.start(1) :] if key else inner
     markup = Markup(inner, dialect.known, dialect.to_html, write=dialect.write, is_html=is_html, breaks=dialect.breaks)
 
     def write(translation: str) -> str:
         made = markup.written(translation)
+        if key:
+            parts = [(-1 + index % 2, part) for index, part in enumerate(_ARGUMENT.split(made))]
+            accelerate(parts, "&amp;", key[1])
+            return "".join(part for _, part in parts)
         return f"\\{made}" if dialect is _ANDROID and made.startswith(("@", "?")) and not before else made
 
     yield before
