@@ -128,6 +128,7 @@ def test_texts_of_a_page() -> None:
         ("# a\n{: .b }\n\nc\n{:.d}", "# 말\n{: .b }\n\n말\n{:.d}"),
         ("::: note A\nb\n:::\n", "::: note A\n말\n:::\n"),
         ('!!! note "A"\n\n    b\n    c\n\n    - d\n', '!!! note "A"\n\n    말 말\n\n    - 말\n'),
+        ('??? "A"\n    a\n\n???+ "B"\n    - a\n', '??? "A"\n    말\n\n???+ "B"\n    - 말\n'),
         ('??? tip\n    a\n\n=== "B"\n\n    c\n', '??? tip\n    말\n\n=== "B"\n\n    말\n'),
         ("> [!TIP]\n> a\n> b\n", "> [!TIP]\n> 말 말\n"),
         ("> [!info]- A\n> b\n", "> [!info]- 말\n> 말\n"),
