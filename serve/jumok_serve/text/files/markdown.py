@@ -363,7 +363,13 @@ class _Reader:
         elif name == "InlineHtml":
             tokens = list(scan(written, html=True))
             part.role, part.name = (tokens[0].kind, tokens[0].name) if len(tokens) == 1 else (Kind.RAW, "")
-        part.shown = value if name == "Code" else "" if name in {"FootnoteReference", "InlineHtml"} else part.shown
+        part.shown = (
+            (value if value in written else written.strip("` "))
+            if name == "Code"
+            else ""
+            if name in {"FootnoteReference", "InlineHtml"}
+            else part.shown
+        )
         self._add(part)
 
     def _add_text(self, text: str, first: int, after: int) -> None:

@@ -75,6 +75,11 @@ def test_translated_files_have_the_tree_of_the_file(content: str) -> None:
     assert len(texts(written, "markdown")) == len(texts(content, "markdown"))
 
 
+def test_the_model_reads_code_as_it_is_written() -> None:
+    (text,) = texts("Use `https://a.org/b {{ c }}`", "markdown")
+    assert text.content == 'Use <m1 translate="no">https://a.org/b {{ c }}</m1>'
+
+
 def test_texts_of_a_page() -> None:
     assert [(text.content, text.line) for text in texts(PAGE, "markdown")] == [
         ("A <m1>brown</m1> dog", 4),
