@@ -24,6 +24,8 @@ _MARKS: Final = frozenset("%${}<>\\&@#")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
+_GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
+"""Letter behind a copy that is no ending of it, as of a genitive."""
 
 
 class Edit(NamedTuple):
@@ -212,14 +214,15 @@ class Splicing:
             if edit.number >= 0:
                 one = self._placeholders[edit.number]
                 inserted = edit.first == edit.after
-                if inserted:  # as a word is
-                    add(space_between(last, "a", self._text[max(0, one.start - 1) : one.start]))
+                neighbour = self._text[max(0, one.start - 1) : one.start]
+                if inserted or (edit.first >= self._begin and _WORD.match(last) and not neighbour.strip()):
+                    add(space_between(last, "a", neighbour))  # as before a word
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
-                if inserted:
-                    following = self._target[done : done + 1]
-                    if not self._is_particle(done):
-                        add(space_between("a", following, self._text[one.end : one.end + 1]))
+                neighbour, following = self._text[one.end : one.end + 1], self._target[done : done + 1]
+                glued = edit.first >= self._begin and _GLUED.match(self._target, done) and not neighbour.strip()
+                if glued or (inserted and not self._is_particle(done)):
+                    add(space_between("a", following, neighbour))
             moved.append((edit, length - done))
         add(self._target[done:])
         missing = frozenset(number for number, _ in self._numbered(missing=True))

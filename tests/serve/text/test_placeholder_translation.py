@@ -1,6 +1,7 @@
 """Translation of texts with placeholders: each is in the translation once, in all kinds of translations."""
 
 import random
+import re
 from collections import Counter
 from html import unescape
 from typing import Any
@@ -162,6 +163,27 @@ def test_branches_of_messages_are_translated(translator: Translator) -> None:
                     Counter(one.kind for one in part.holes if one.kind != "quote") for part in (branch, translated)
                 ]
                 assert kinds[0] == kinds[1], one.text
+
+
+@pytest.mark.parametrize(
+    ("text", "syntax"),
+    [
+        ("{n, plural, one {a <b>man</b>} other {<x id='1'/> women &amp; men}}", "{n, plural, one {*} other {*}}"),
+        ("<b>{n, plural, one {a man} other {# men}}</b> in the park", "<b>{n, plural, one {*} other {*}}</b>*"),
+        (
+            "a {g, select, f {woman {n, plural, one {<i>#</i> dog} other {<i>#</i> dogs}}} other {m<br/>n}} runs",
+            "*{g, select, f {*{n, plural, one {*} other {*}}} other {*}}*",
+        ),
+    ],
+)
+def test_no_tag_leaves_its_branch(translator: Translator, text: str, syntax: str) -> None:
+    written = translator.translate(text, placeholders=True, markup="html", **SHORT).text
+    parts = re.fullmatch("([^{}]*)".join(map(re.escape, syntax.split("*"))), written)
+    before = re.fullmatch("([^{}]*)".join(map(re.escape, syntax.split("*"))), text)
+    assert parts is not None, written
+    assert before is not None
+    for part, source in zip(parts.groups(), before.groups(), strict=True):
+        assert sorted(re.findall("<[^>]+>|#", part)) == sorted(re.findall("<[^>]+>|#", source))
 
 
 @pytest.mark.parametrize(("part", "count"), [("{a} ", 10_000), ("{a}{b} man. ", 300), ("a{a},", 500), ("{a}", 10_000)])

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from jumok_serve.text.files.document import (
@@ -18,7 +19,7 @@ from jumok_serve.text.files.document import (
     string_text,
     wrapped,
 )
-from jumok_serve.text.markup.strings import RULES
+from jumok_serve.text.markup.strings import RULES, Markup
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
 _SPACE: Final = re.compile(r"[ \t\r\n]{0,8192}+")
@@ -39,6 +40,8 @@ _EXPECTED: Final = {
 }
 """What may come next, by the characters that begin it; ``v`` stands for numbers and names."""
 _FORMS: Final = tuple(f"_{category}" for category in CATEGORIES)
+_DOLLARS: Final = re.compile(r"\$\$+")
+"""Escaped dollars of Chrome's messages."""
 _ORDINAL: Final = "_ordinal"
 
 
@@ -121,12 +124,16 @@ def space_before(content: str, position: int) -> str:
 class Strings:
     """The strings of a JSON file, read and written as the file has them.
 
+    Args:
+        markup: reads a string as HTML.
+
     Attributes:
         line: returns the line of a place; see `Lines`.
     """
 
-    def __init__(self, content: str) -> None:
+    def __init__(self, content: str, markup: Callable[..., Markup] = Markup) -> None:
         self._content = content
+        self._markup = markup
         self._ascii = content.isascii() and "\\u" in content
         self._slash = "\\/" in content
         self.line = Lines(content).at
@@ -139,7 +146,7 @@ class Strings:
     def text(self, event: Event) -> Piece:
         """Return the text of a string."""
         written = self._content[event.start : event.after]
-        return string_text(written, json.loads, self.line(event.start), self.write)
+        return string_text(written, json.loads, self.line(event.start), self.write, self._markup)
 
 
 _Added = dict[int, list[tuple[str, Event, Event]]]
@@ -179,14 +186,21 @@ def json_pieces(content: str, language: str = "") -> Iterator[Piece]:
     yield from _pieces(content, lambda keys: True, added)
 
 
-def _pieces(content: str, is_text: Callable[[list[str]], bool], added: _Added, locale: str = "") -> Iterator[Piece]:
+def _pieces(
+    content: str,
+    is_text: Callable[[list[str]], bool],
+    added: _Added,
+    locale: str = "",
+    markup: Callable[..., Markup] = Markup,
+) -> Iterator[Piece]:
     """Yield the pieces of a JSON file.
 
     Args:
         is_text: true for a string in objects with some keys; they are empty in arrays.
         locale: name of the language of the translations, which ``@@locale`` gets; empty: it stays.
+        markup: reads a string as HTML.
     """
-    strings, keys, done = Strings(content), list[str](), 0
+    strings, keys, done = Strings(content, markup), list[str](), 0
     for event in read_json(content):
         yield content[done : event.start]
         written = content[event.start : event.after]
@@ -213,7 +227,8 @@ def chrome_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no JSON.
     """
-    return _pieces(content, lambda keys: len(keys) == 2 and keys[1] == "message", {})
+    escaped = partial(Markup, known=_DOLLARS)
+    return _pieces(content, lambda keys: len(keys) == 2 and keys[1] == "message", {}, markup=escaped)
 
 
 def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:

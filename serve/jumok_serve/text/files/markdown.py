@@ -42,10 +42,11 @@ _FRONT_END: Final = re.compile(rb"^(?:(---|\.\.\.)|\+\+\+)[ \t]*+\r?$", re.MULTI
 """Ends of the data before a document: of YAML, with the group, or of TOML."""
 _LINE: Final = re.compile(
     rb"^(?P<before>[ \t>]*+)(?:"
-    rb"(?P<blank>:{3,}+[^\r\n]*+|\{:[^{}\r\n]*+\}(?=[ \t]*+\r?$)|\[TOC\](?=[ \t]*+\r?$)"
+    rb"(?P<blank>:{3,}+[^\r\n]*+|\{:[^{}\r\n]*+\}(?=[ \t]*+\r?$)|\[TOC\](?=[ \t]*+\r?$)|\*\[[^\[\]\r\n]++\]:[^\r\n]*+"
     rb"|(?:(?:\{\{[<%][^{}\r\n]*+\}\}|\{%[^{}\r\n]*+(?<=%)\})[ \t]*+)++(?=\r?$)"
     rb"|(?:import|export)[ \t][^\r\n]*+(?<=[;'\"}])(?=\r?$))"
-    rb"|(?P<block>(?:!!!|\?\?\?\+?+)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]++\"[^\"\r\n]*+\")?+(?=[ \t]*+\r?$)"
+    rb"|(?P<block>(?:(?:!!!|\?\?\?\+?+)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+|\?\?\?\+?+(?=[ \t]++\"))"
+    rb"(?:[ \t]++\"[^\"\r\n]*+\")?+(?=[ \t]*+\r?$)"
     rb"|===[+!]?+[ \t]++\"[^\"\r\n]*+\"(?=[ \t]*+\r?$))"
     rb"|(?P<alert>\[![\w-]++\][+-]?+(?=[ \t\r\n]|\Z))"
     rb"|(?P<definition>:(?=[ \t]{1,4}+[^\s]))"
@@ -54,7 +55,8 @@ _LINE: Final = re.compile(
     re.MULTILINE,
 )
 """Beginnings of lines that the parser does not know, or that make lists and quotations: containers of Docusaurus and
-Pandoc, attributes of kramdown, templates, code of MDX; blocks of MkDocs; alerts; definitions of PHP Markdown Extra."""
+Pandoc, attributes of kramdown, templates, code of MDX; blocks of MkDocs; alerts; abbreviations and definitions of PHP
+Markdown Extra."""
 _RAW: Final = re.compile(
     rb"\{{2,3}[^{}]{1,2000}+\}{2,3}|\{%(?:[^%]|%(?!\})){1,2000}+%\}"
     rb"|(?<![\w:]):[+-]?[A-Za-z0-9][\w+-]{0,50}+:(?![\w:])"
@@ -267,6 +269,10 @@ class _Reader:
         self._next = next(self._raw, None)
         return self._block
 
+    def _begin_item(self, first: int) -> _Block:
+        """Begin the text that an item has by itself; else its holes would be read as they are masked."""
+        return self._begin("Item", first, self._ends[-1] if self._ends else len(self._data))
+
     def _holes(self, first: int, after: int) -> Iterator[re.Match[bytes]]:
         """Find what the parser does not know; one search of a long text would stop all other threads."""
         while first < after and not (self._block and self._block.is_cut):
@@ -320,7 +326,7 @@ class _Reader:
         return self._data[first:after].decode()
 
     def _add(self, part: _Part) -> _Block:
-        block = self._block or self._begin("Item", part.first, self._ends[-1] if self._ends else part.after)
+        block = self._block or self._begin_item(part.first)
         last = block.parts[-1] if block.parts else None
         if last is not None and block.is_cut:
             last.after = max(last.after, part.after)
@@ -337,7 +343,8 @@ class _Reader:
         if self._open and (hole := self._open[-1]).role is Kind.RAW:
             hole.after = after
             hole.shown += (value or " ") if name in {"Text", "SoftBreak"} else ""
-            hole.tail = hole.tail if name in {"Text", "SoftBreak"} else None
+            masked = len(value.encode()) == after - first and value != self._written(first, after)
+            hole.tail = hole.tail if name == "SoftBreak" or (name == "Text" and not masked) else None
             return
         if name == "Text":
             self._add_text(value, first, after)
@@ -356,12 +363,20 @@ class _Reader:
         elif name == "InlineHtml":
             tokens = list(scan(written, html=True))
             part.role, part.name = (tokens[0].kind, tokens[0].name) if len(tokens) == 1 else (Kind.RAW, "")
-        part.shown = value if name == "Code" else "" if name in {"FootnoteReference", "InlineHtml"} else part.shown
+        part.shown = (
+            (value if value in written else written.strip("` "))
+            if name == "Code"
+            else ""
+            if name in {"FootnoteReference", "InlineHtml"}
+            else part.shown
+        )
         self._add(part)
 
     def _add_text(self, text: str, first: int, after: int) -> None:
         """Add text, and the holes in it; attributes belong to what is before them."""
         begin = first
+        if self._block is None:
+            self._begin_item(first - 1)  # a backslash may stand there
         while self._next is not None and self._next.start() < after:
             start, end = self._next.span()
             if first <= start:

@@ -20,6 +20,7 @@ from jumok_serve.text.files.document import (
     unread,
     wrapped,
 )
+from jumok_serve.text.markup.catalogue import MAX_ACCELERATED, accelerate
 from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
 from jumok_serve.text.markup.strings import RULES, Markup, hole, line, mark, tag
 from jumok_serve.text.markup.structure import BLOCKS, find_ends
@@ -57,6 +58,9 @@ _QT: Final = partial(Markup, known=re.compile(r"%L?(?:\d{1,2}|n)"))
 _SPACE: Final = re.compile(r"(\s++)")
 _ANDROID_SPACE: Final = re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\.")
 """White space at the ends of a string, in its first group, or another part."""
+_ACCELERATOR: Final = re.compile(r"(?<![A-Z\d])&amp;([^\W_])(?![\w.-]{0,30};)")
+"""Mark of an accelerator in Qt and .NET, and its letter."""
+_ARGUMENT: Final = re.compile(r"(%L?(?:\d{1,2}|n)|\{[^{}]*+\}|&\w{1,31};)")
 
 
 def local(token: Token) -> str:
@@ -231,10 +235,17 @@ def _string(
     if not has_letters(_NO_TEXT.sub("", content)):
         yield written
         return
-    inner = text[len(before) : len(text) - len(after)]
+    inner, key = text[len(before) : len(text) - len(after)], None
+    if dialect is not _ANDROID and not literal and inner.count("&") == 1 and len(inner) <= MAX_ACCELERATED:
+        key = _ACCELERATOR.search(inner)
+        inner = inner[: key.start()] + inner[key.start(1) :] if key else inner
 
     def write(made: str) -> str:
         made = made.replace("]]>", "]]]]><![CDATA[>") if literal else made
+        if key:
+            parts = [(-1 + index % 2, part) for index, part in enumerate(_ARGUMENT.split(made))]
+            accelerate(parts, "&amp;", key[1])
+            return "".join(part for _, part in parts)
         return f"\\{made}" if dialect is _ANDROID and made.startswith(("@", "?")) and not before else made
 
     markup = partial(dialect, is_html=None if literal else True)

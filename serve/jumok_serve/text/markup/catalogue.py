@@ -255,7 +255,7 @@ class Message(Numbered):
                 _refuse(f"it has {wrong[0]!r} {counted[wrong[0]]} times, the text {self.conversions[wrong[0]]} times")
         self._put_in_order(parts)
         if self._mark:
-            self._accelerate(parts)
+            accelerate(parts, self._mark, self._key)
         return (self._wrapped(parts) if self._width else "".join(part for _, part in parts)) + self._keys
 
     def _counted(self, text: str) -> Counter[str]:
@@ -287,21 +287,6 @@ class Message(Numbered):
                 end = hole.after
             parts[index] = number, "".join((*pieces, written[end:]))
 
-    def _accelerate(self, parts: list[tuple[int, str]]) -> None:
-        """Put the mark before the letter that it had, or another, in brackets after Korean, Chinese and Japanese."""
-        texts = [index for index, (number, _) in enumerate(parts) if number < 0]
-        key = re.escape(self._key)
-        for pattern in (rf"(?<!\w){key}", rf"(?i:(?<!\w){key})", rf"(?i:{key})", r"[^\W_]"):
-            for index in texts:
-                written = parts[index][1]
-                if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, written)):
-                    parts[index] = -1, f"{written[: found.start()]}{self._mark}{written[found.start() :]}"
-                    return
-        index = texts[-1] if texts else len(parts) - 1
-        number, written = parts[index]
-        end = found.start() if (found := _END.search(written)) else len(written)
-        parts[index] = number, f"{written[:end]}({self._mark}{self._key.upper()}){written[end:]}"
-
     def _wrapped(self, parts: Sequence[tuple[int, str]]) -> str:
         """Break lines at the spaces of the text, where the message had breaks for its lines alone."""
         lines = list[str]()
@@ -317,6 +302,26 @@ class Message(Numbered):
                     row += f" {word}"
             lines.append(row)
         return "\n".join(lines)
+
+
+def accelerate(parts: list[tuple[int, str]], mark: str, letter: str) -> None:
+    """Put the mark of an accelerator before its letter, or another, in brackets after Korean, Chinese and Japanese.
+
+    Args:
+        parts: those of the translation: a negative number and text, or a number and what is no text.
+    """
+    texts = [index for index, (number, _) in enumerate(parts) if number < 0]
+    key = re.escape(letter)
+    for pattern in (rf"(?<!\w){key}", rf"(?i:(?<!\w){key})", rf"(?i:{key})", r"[^\W_]"):
+        for index in texts:
+            written = parts[index][1]
+            if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, written)):
+                parts[index] = -1, f"{written[: found.start()]}{mark}{written[found.start() :]}"
+                return
+    index = texts[-1] if texts else len(parts) - 1
+    number, written = parts[index]
+    end = found.start() if (found := _END.search(written)) else len(written)
+    parts[index] = number, f"{written[:end]}({mark}{letter.upper()}){written[end:]}"
 
 
 def _refuse(problem: str) -> NoReturn:

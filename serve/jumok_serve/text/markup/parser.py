@@ -8,13 +8,22 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
-from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, ignored_names, join_scripts, mend
+from jumok_serve.text.markup.structure import (
+    BLOCKS,
+    READINGS,
+    Structure,
+    find_structure,
+    ignored_names,
+    join_scripts,
+    mend,
+)
+from jumok_serve.text.messages import parse_message
 from jumok_serve.text.placeholders import PlaceholderReader, ReadText
 
 
@@ -143,7 +152,48 @@ def parse(
         raise InvalidArgumentError(
             f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"
         ) from None
+    tokens = tokens if reader is None else list(_with_messages(tokens, reader))
     return Document(tuple(_pieces(find_structure(tokens, kind, rules), reader, html_entities=kind == "html")))
+
+
+def _with_messages(tokens: Sequence[Token], reader: PlaceholderReader) -> Iterator[Token]:
+    """Part the texts of an ICU message with tags from its syntax, so that no tag leaves its branch."""
+    text = "".join(one.written if one.kind is Kind.TEXT else " " * len(one.written) for one in tokens)
+    places = list(accumulate((len(one.written) for one in tokens), initial=0))
+    tags = [place for one, place in zip(tokens, places, strict=False) if one.kind is not Kind.TEXT]
+    message = parse_message(text) if tags else None
+    divided = any(one.kind is not Kind.TEXT and one.name not in BLOCKS for one in tokens) or any(
+        hole.kind == "icu" and bisect_left(tags, hole.first) < bisect_left(tags, hole.after)
+        for hole in (message.branches[0].holes if message else ())
+    )
+    if message is None or not divided or all(hole.kind != "icu" for hole in reader.finder.find(text)):
+        yield from tokens
+        return
+    parts = list[tuple[int, int, Kind, str]]()
+    for branch in message.branches:
+        position = branch.first
+        for hole in (*branch.holes, Hole(branch.after, branch.after, "icu")):
+            if hole.kind in _PARTED:
+                parts.append((position, hole.first, Kind.TEXT, ""))
+                position = hole.after
+            if _PARTED.get(hole.kind):
+                parts.append((hole.first, hole.after, Kind.UNIT, _PARTED[hole.kind]))
+    parts.sort()
+    edges = [0, *(edge for part in parts for edge in part[:2]), len(text)]
+    parts += ((first, after, Kind.SYNTAX, "") for first, after in zip(edges[::2], edges[1::2], strict=True))
+    parts = sorted(part for part in parts if part[0] < part[1])
+    for token, place in zip(tokens, places, strict=False):
+        number = bisect_right(parts, place, key=lambda part: part[1])
+        while token.kind is Kind.TEXT and number < len(parts) and parts[number][0] < place + len(token.written):
+            first, after, kind, name = parts[number]
+            yield Token(kind, text[max(first, place) : min(after, place + len(token.written))], name)
+            number += 1
+        if token.kind is not Kind.TEXT:
+            yield token
+
+
+_PARTED = {"icu": "", "number": "5", "quote": "x"}
+"""Holes of a message's branch that are no text, and what the model reads in their place."""
 
 
 def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_entities: bool) -> Iterator[str | Block]:

@@ -25,6 +25,8 @@ class Kind(Enum):
     """Literal text of XML."""
     UNIT = auto()
     """A formula, such as ``m<sup>2</sup>``, which stays as it is; its name is its text."""
+    SYNTAX = auto()
+    """Syntax of an ICU message between texts, which it separates."""
 
 
 class Token(NamedTuple):

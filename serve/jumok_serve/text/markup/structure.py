@@ -219,7 +219,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
-        found.separate.append(token.kind is Kind.CDATA or (named and (block or token.name in splitting)))
+        found.separate.append(token.kind in {Kind.CDATA, Kind.SYNTAX} or (named and (block or token.name in splitting)))
     said = {index: is_translated(tokens[index], kind, ignored) for index in found.ends}
     _ignore(found, {index: translated for index, translated in said.items() if translated is not None})
     separate_parents(found)

@@ -186,6 +186,12 @@ CASES = {
             '{"a": {"message": "Hi $USER$", "description": "no"}}',
             ["Hi $USER$"],
         ),
+        (
+            '{"a": {"message": "Hi $1 for $$5"}}',
+            [
+                'Hi $1 for <jmk-h x="$$" translate="no">$$</jmk-h>5',
+            ],
+        ),
         ('{"a": {"message": "Hi", "placeholders": {"b": {"content": "No $1", "message": "No"}}}}', ["Hi"]),
     ],
     "arb": [('{"@@locale": "en", "a": "A dog", "@a": {"description": "No"}}', ["A dog"])],
@@ -267,6 +273,28 @@ def test_texts(name: str, content: str, found: list[str]) -> None:
     assert [text.content for text in texts(content, name)] == found
     if name != "qt":
         assert rewritten(content, name) == content
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "written"),
+    [
+        ("Save &amp;as...", "Speichern als...", "Speichern &amp;als..."),
+        ("&amp;File", "Datei", "&amp;Datei"),
+        ("&amp;Open %n", 'Ouvrir <jmk-h x="%n" translate="no">%n</jmk-h>', "&amp;Ouvrir %n"),
+        ("&amp;File...", "파일...", "파일(&amp;F)..."),
+        ("AT&amp;T", "AT&amp;T ja", "AT&amp;T ja"),
+        ("a &amp; b", "x &amp; y", "x &amp; y"),
+        ("&amp;copy; &lt;b&gt;", "x &amp;copy; &lt;b&gt;", "x &amp;copy; &lt;b&gt;"),
+    ],
+)
+def test_marks_of_accelerators_stand_before_a_letter(source: str, translation: str, written: str) -> None:
+    for name, content in (
+        ("qt", f"<message><source>{source}</source><translation type='unfinished'>*</translation></message>"),
+        ("resx", "<data name='a'><value>*</value></data>"),
+    ):
+        around = AROUND[name].replace("<message>{}</message>", "{}").replace("{}", content)
+        given = around.replace("*", "" if name == "qt" else source)
+        assert rewritten(given, name, lambda _: translation) == around.replace("*", written)
 
 
 def into(language: str, content: str, name: str, translate: Callable[[str], str] = str) -> str:

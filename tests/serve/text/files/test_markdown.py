@@ -75,6 +75,11 @@ def test_translated_files_have_the_tree_of_the_file(content: str) -> None:
     assert len(texts(written, "markdown")) == len(texts(content, "markdown"))
 
 
+def test_the_model_reads_code_as_it_is_written() -> None:
+    (text,) = texts("Use `https://a.org/b {{ c }}`", "markdown")
+    assert text.content == 'Use <m1 translate="no">https://a.org/b {{ c }}</m1>'
+
+
 def test_texts_of_a_page() -> None:
     assert [(text.content, text.line) for text in texts(PAGE, "markdown")] == [
         ("A <m1>brown</m1> dog", 4),
@@ -118,11 +123,17 @@ def test_texts_of_a_page() -> None:
         ("see [[a page]] and [[b|shown]] ![[c.png]]", "말 [[a page]] 말 [[b|말]] ![[c.png]]"),
         # What the parser does not know.
         ('a :smile: {{ b_c }} {% d *e* f* %} {{< g "h" >}}', '말 :smile: {{ b_c }} {% d *e* f* %} {{< g "h" >}}'),
+        (
+            "- a https://b.org/c {{ d }}\n- [x] \\* {{ a }} :b:\n",
+            "- 말 https://b.org/c {{ d }}\n- [x] \\* {{ a }} :b:\n",
+        ),
+        ("see ![a {{ b }}](c) ![https://a.org/b](c)", "말 ![a {{ b }}](c) ![https://a.org/b](c)"),
         ("see [a](b){target=_blank} ![c](d){.e}", "말 [말](b){target=_blank} ![말](d){.e}"),
         ("# A {#a .b}\n\nB\n===", "# 말 {#a .b}\n\n말\n==="),
         ("# a\n{: .b }\n\nc\n{:.d}", "# 말\n{: .b }\n\n말\n{:.d}"),
         ("::: note A\nb\n:::\n", "::: note A\n말\n:::\n"),
         ('!!! note "A"\n\n    b\n    c\n\n    - d\n', '!!! note "A"\n\n    말 말\n\n    - 말\n'),
+        ('??? "A"\n    a\n\n???+ "B"\n    - a\n', '??? "A"\n    말\n\n???+ "B"\n    - 말\n'),
         ('??? tip\n    a\n\n=== "B"\n\n    c\n', '??? tip\n    말\n\n=== "B"\n\n    말\n'),
         ("> [!TIP]\n> a\n> b\n", "> [!TIP]\n> 말 말\n"),
         ("> [!info]- A\n> b\n", "> [!info]- 말\n> 말\n"),
@@ -130,6 +141,7 @@ def test_texts_of_a_page() -> None:
         ("costs $5 or A$6, and $x_1$", "말 $5 말 말$6, 말 $x_1$"),
         ("a\n$$\nb\n$$\nc", "말\n$$\nb\n$$\n말"),
         ("import A from 'b';\n\na\n", "import A from 'b';\n\n말\n"),
+        ("a\n\n*[AB]: A b\n*[c]: *d*\n", "말\n\n*[AB]: A b\n*[c]: *d*\n"),
         ("[TOC]\n\na\n", "[TOC]\n\n말\n"),
         ('{{< tab "a" >}}\nb\n{{% /tab %}}\n{% if c %}\nd\n', '{{< tab "a" >}}\n말\n{{% /tab %}}\n{% if c %}\n말\n'),
         # Blocks.
