@@ -19,6 +19,7 @@ _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
+_APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
@@ -207,19 +208,20 @@ class Splicing:
             last = text[-1:] or last
 
         for edit in edits:
+            touches = bool(moved) and moved[-1][0].number >= 0 and moved[-1][0].after == edit.first
             add(self._target[done : edit.first])
             done = max(done, edit.after)
             if edit.number >= 0:
                 one = self._placeholders[edit.number]
                 inserted = edit.first == edit.after
-                if inserted:  # as a word is
+                if inserted or touches or _WORD.match(last):  # as a word is
                     add(space_between(last, "a", self._text[max(0, one.start - 1) : one.start]))
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
-                if inserted:
-                    following = self._target[done : done + 1]
-                    if not self._is_particle(done):
-                        add(space_between("a", following, self._text[one.end : one.end + 1]))
+                following, neighbour = self._target[done : done + 1], self._text[one.end : one.end + 1]
+                is_glued = _WORD.match(following) and neighbour not in _APOSTROPHES
+                if is_glued or (inserted and not self._is_particle(done)):
+                    add(space_between("a", following, neighbour))
             moved.append((edit, length - done))
         add(self._target[done:])
         missing = frozenset(number for number, _ in self._numbered(missing=True))
