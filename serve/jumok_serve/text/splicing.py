@@ -117,7 +117,7 @@ class Splicing:
         Marks that the text has itself stay.
         """
         edges = [0, *(edge for one in self._placeholders for edge in one.place), len(self._text)]
-        marks = _MARKS.difference(
+        marks = self._marks = _MARKS.difference(
             *(self._text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
         )
         done = self._begin
@@ -154,11 +154,16 @@ class Splicing:
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
         edges = sorted({self._begin, *(edge for word, _ in free for edge in word), len(target)})
+        rests = [word for word, _ in free if self._marks.issuperset(target[slice(*word)])]  # of copies that broke
         for number, one in self._numbered(missing=True):
+            read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
             run = _longest([word for (_, end), word in inside if end <= one.end], target)
-            if run is not None and _stands_for(target[slice(*run)], self._text[one.start : one.end]):
-                yield Edit(*run, number)
+            copy = run if run is not None and _stands_for(target[slice(*run)], read) else None
+            copy = copy or next((word for word in rests if set(target[slice(*word)]) <= set(read)), None)
+            if copy is not None:
+                rests = [word for word in rests if not copy[0] <= word[0] < copy[1]]
+                yield Edit(*copy, number)
                 continue
             place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
             yield Edit(place, place, number)
