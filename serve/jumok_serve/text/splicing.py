@@ -200,6 +200,11 @@ class Splicing:
         found = _HANGUL.match(self._target, index)
         return found is not None and found.end() - index in particles("a" + found[0])
 
+    def _are_joined(self, *edits: Edit) -> bool:
+        """True if two placeholders have nothing between them in the text, as those in elements of their own."""
+        left, right = (self._placeholders[edit.number] if edit.number >= 0 else None for edit in edits)
+        return left is not None and right is not None and left.end == right.start
+
     def _written(self, edits: Sequence[Edit]) -> Spliced:
         """Change the translation."""
         parts, length, done, last = list[str](), 0, 0, ""
@@ -214,7 +219,9 @@ class Splicing:
 
         for edit in edits:
             touches = bool(moved) and moved[-1][0].number >= 0 and moved[-1][0].after == edit.first
-            add(self._target[done : edit.first])
+            between = self._target[done : edit.first]
+            if not (between.isspace() and moved and self._are_joined(moved[-1][0], edit)):
+                add(between)
             done = max(done, edit.after)
             if edit.number >= 0:
                 one = self._placeholders[edit.number]

@@ -65,6 +65,7 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("%s's file", "%ss Datei", None, "%ss Datei"),
         ("chapter %s", "제%s장", None, "제%s장"),
         ("$1$2", "$1$2", None, "{a}{b}"),
+        ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
     ],
 )
 def test_examples(text: str, target: str, links: str | None, expected: str) -> None:
