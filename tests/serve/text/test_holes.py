@@ -123,7 +123,7 @@ def test_what_stays_text(text: str) -> None:
         ("Give <file>", []),
         ("$1 and $2", ["$1", "$2"]),
         ("Open ~/.config/x.toml, then ./a.", ["~/.config/x.toml", "./a"]),
-        ("--output=FILE", ["--output"]),
+        ("--output=FILE, --mode=", ["--output=FILE", "--mode"]),
         ("in {n, plural, one {# day} other {# days}}, {0}", ["{n, plural, one {# day} other {# days}}", "{0}"]),
         ("{n, plural, one {a {b} other {c}", ["{b}", "{c}"]),
         ("a@b.org @user@host.social #tag", ["a@b.org", "@user@host.social", "#tag"]),
