@@ -473,7 +473,8 @@ def _with_terms(pairs: Sequence[Pair], translation: Translation) -> list[Pair]:
     for term in translation.hypotheses[0].terms:
         if term.target_span is not None and (span := term.source_span) is not None:
             last = sources[bisect_left(sources, (span.after,)) - 1] if sources else (0, 0)
-            source = last if span.first < last[0] < span.after else (span.first, span.after)  # tags may divide it in the text
+            # In the text tags may divide it.
+            source = last if span.first < last[0] < span.after else (span.first, span.after)
             terms.append(((term.target_span.first, term.target_span.after), source))
             taken.update(range(span.first, span.after))
     terms.sort()

@@ -175,6 +175,12 @@ def test_branches_of_messages_are_translated(translator: Translator) -> None:
                 assert kinds[0] == kinds[1], one.text
 
 
+def test_tags_around_messages_are_kept(translator: Translator) -> None:
+    message = "{n, plural, one {a <b>{name}</b> man} other {# <b>men</b>}}"
+    found = translator.translate(f"<i>{message}</i>", placeholders=True, **SHORT).text
+    assert [found.count(tag) for tag in ("<i>", "</i>", "<b>", "</b>")] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize(("part", "count"), [("{a} ", 10_000), ("{a}{b} man. ", 300), ("a{a},", 500), ("{a}", 10_000)])
 def test_thousands_are_kept(translator: Translator, part: str, count: int) -> None:
     found = translator.translate(part * count, placeholders=True, max_length=8)
