@@ -123,6 +123,7 @@ def test_what_stays_text(text: str) -> None:
         ("Give <file>", []),
         ("$1 and $2", ["$1", "$2"]),
         ("Open ~/.config/x.toml, then ./a.", ["~/.config/x.toml", "./a"]),
+        ("&lt;https://x.org/?a=1&amp;b=2&gt;", ["&lt;", "https://x.org/?a=1&amp;b=2", "&gt;"]),
         ("--output=FILE, --mode=", ["--output=FILE", "--mode"]),
         ("in {n, plural, one {# day} other {# days}}, {0}", ["{n, plural, one {# day} other {# days}}", "{0}"]),
         ("{n, plural, one {a {b} other {c}", ["{b}", "{c}"]),
