@@ -17,8 +17,8 @@ class TermOptions(TypedDict, total=False):
     do_not_translate: Sequence[str] | None
     """Texts that are copied into translations; ``*`` stands for one or more letters, digits or ``_``."""
     placeholders: bool | Sequence[str] | None
-    """Placeholders that are copied, each as often as it is in the text: all kinds (True), none (False), or those named:
-    braces, double_braces, percent, url, email, mention, element, icu.
+    """Placeholders that are copied, each as often as it is in the text: all kinds (True), none (False), or those named,
+    of ``jumok_proto.conversion.PLACEHOLDER_KINDS``.
 
     None: True for a client of a server, and False for a translator in this process."""
 

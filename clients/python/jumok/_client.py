@@ -128,7 +128,7 @@ class Client(Connected):
             truncate: cut texts that are too long for the model instead of refusing them.
             split_sentences: translate the sentences of each text one by one and join them; the text then has one
                 hypothesis. None: True unless ``attention``, ``target_prefix`` or several hypotheses are given.
-            model: name of the model; empty: the first by name that has both languages, or two that have them over a
+            model: name of the model; empty: the first at the server's start that has both languages, or two over a
                 pivot language (see ``Translation.pivot``), or the server's only model.
             timeout_s: timeout of the call; None: the client's.
             options: options for texts and for decoding; see ``TranslateOptions``. Others raise TypeError.

@@ -261,9 +261,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
 
     @property
     def glossary(self) -> Global___Glossary:
-        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
-        a pivot language.
-        """
+        """Terms that translations must contain where the text has their source terms. Excludes sampling."""
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:
@@ -488,9 +486,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
 
     @property
     def glossary(self) -> Global___Glossary:
-        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
-        a pivot language.
-        """
+        """Terms that translations must contain where the text has their source terms. Excludes sampling."""
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:
@@ -650,9 +646,7 @@ class CorpusSettings(google.protobuf.message.Message):
 
     @property
     def glossary(self) -> Global___Glossary:
-        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
-        a pivot language.
-        """
+        """Terms that translations must contain where the text has their source terms. Excludes sampling."""
 
     @property
     def do_not_translate(self) -> Global___DoNotTranslate:

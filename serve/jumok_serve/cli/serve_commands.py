@@ -82,7 +82,8 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
 
     A BUNDLE is a folder, a folder of bundles, or the name of a model on the Hugging Face Hub, such as
     Helsinki-NLP/opus-mt-en-de. A named model is imported at the first start, which needs the extra 'import', and served
-    from the cache ever after.
+    from the cache ever after. Of several models of one pair of languages, the first named answers requests without a
+    model's name.
 
     When the server is ready, it prints one line: its address, and each model's name, version, precision and device.
 

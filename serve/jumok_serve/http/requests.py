@@ -197,7 +197,7 @@ def parse_form(source: bytes) -> dict[str, list[str]]:
         InvalidArgumentError: too many fields, or not UTF-8.
     """
     fields: dict[str, list[str]] = {}
-    if source.count(b"&") < MAX_FORM_FIELDS and source.isascii():
+    if source.count(b"&") < MAX_FORM_FIELDS:
         with suppress(UnicodeDecodeError):
             for pair in filter(None, source.split(b"&")):
                 name, _, value = pair.partition(b"=")

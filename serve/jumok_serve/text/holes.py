@@ -37,6 +37,7 @@ _NAMES: Final = {
     "DATE": r"(?:\d{1,2}\.\d{1,2}\.(?:\d\d){1,2}|(?:1[89]|20)\d\d\.\d{1,2}\.\d{1,2})",
     "DOMAIN": "app|ch|cn|com|de|dev|edu|eu|fr|gov|info|io|jp|kr|net|nl|org|pl|ru|uk",
     "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?",
+    "GLUED": "em|pt|dpi|ppi|[mnµ]s|p|[mk]?[VWA]|dB|[ckmn]m",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
@@ -49,7 +50,8 @@ _NAMES: Final = {
     r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
     "LABEL": r"(?:[A-Za-z0-9-]{1,63}+|[⟨CJK⟩]{1,63}+)",
     "CJK": HANGUL + UNSPACED,
-    "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
+    "URL": r"(?:⟨W⟩|[-.~:/?#@!$*+,;=%]|&(?!(?:[lg]t|quot|apos|nbsp|#\d{1,5});)"
+    r"|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
     "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
     r"|[⟨CJK⟩](?=[⟨CJK⟩]{0,40}+(?:[/\\]|\.⟨W⟩))){1,120}+",
@@ -168,9 +170,9 @@ RULES: Final = (
     Rule(
         "path",
         r"[/\\]",
-        r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
+        r"(?:(?<![\w./:$%}<-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
         r"(?:[/\\]⟨FILE⟩){1,40}+[/\\]?"
-        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
+        r"|(?<![\w./:~<%})-])(?:(?:/⟨FILE⟩){2,40}+/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
         r"|tmp|usr|var)(?!⟨W⟩)/?)"
         r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?:[\\/]⟨FILE⟩){0,40}+[\\/]?)?+"
         r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
@@ -184,17 +186,18 @@ RULES: Final = (
     Rule(
         "path",
         r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
-        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
-        "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz",
-        "end.The  e.g. this  a.b",
+        r"(?:(?<![%\d])%(?:\d\$|\(\w{1,60}+\))?+[s@]/|(?<![\w./@\\-]))(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
+        "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz  %s/a.py  %1$s/b/a.csv  %(dir)s/a.txt",
+        "end.The  e.g. this  a.b  %s/month",
         "common endings of files",
     ),
     Rule(
         "option",
-        "--",
-        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=[a-z0-9./~:]{1,200}(?<![.:]))?+(?![A-Za-z0-9_])",
-        "--long-option  --verbose  --output=a/b.txt",
-        "a--b  -- a  ---  --A",
+        r"--|[\W_]-[A-Za-z](?!⟨W⟩)",
+        r"(?:(?<=[\w,:] )|(?<=[`'\"(\[|]))-[A-Za-z](?!⟨W⟩|-)"
+        r"|(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=(?:[a-z0-9./~:]{1,200}(?<![.:])|[A-Z][A-Z0-9_]{0,60}+))?+(?![A-Za-z0-9_])",
+        "--long-option  --verbose  --output=a/b.txt  --output=FILE",
+        "a--b  -- a  ---  --A  -I see  Yes. -I see  a-b  x - y  -in",
         "GNU, argument syntax",
     ),
     Rule(
@@ -212,10 +215,10 @@ RULES: Final = (
         "percent",
         "%",
         r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%(?:\d{1,3}+\$)?+#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
-        r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
+        r"|%[-+#0]{0,5}+\d{0,9}+<PRI\w{1,20}+>|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
         r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
         "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %1$#@files@  %%name%%"
-        "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
+        "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %<PRIu64>  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
@@ -246,9 +249,9 @@ RULES: Final = (
     Rule(
         "variable",
         ":",
-        r"(?<![^\s(\"'\[>\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|[:/])",
+        r"(?<![^\s(\"'\[>/|#\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|:)",
         ":count  :smile:  :+1:",
-        "a:b  a: b  ::a  12:30  a :  :p",
+        "a:b  a: b  ::a  12:30  a :  :p  http://a",
         "Laravel, localization; shortcodes of emoji",
     ),
     Rule(
@@ -287,25 +290,25 @@ RULES: Final = (
     Rule(
         "hashtag",
         "#",
-        r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
-        "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어",
-        "#1 hit  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
+        r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|(?!\d{1,4}+(?:st|nd|rd|th)\b)\d{0,4}+[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
+        "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어  #100DaysOfCode",
+        "#1 hit  #1st  #2nd  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
         "what services take for hashtags; CSS colours",
     ),
     Rule(
         "version",
         r"\d\.\d|v\d",
         r"(?<![\w.,])(?:[vV](?:\d{1,9}+\.){0,4}\d{1,9}+|(?!⟨DATE⟩(?!\.?\d))(?!\d{1,3}(?:\.\d{3}){2,9}(?!\.?\d))(?:\d{1,9}+\.){2,4}\d{1,9}+)"
-        r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3})?+(?!⟨W⟩|[.,]\d)",
-        "v1.2.3  1.2.3  1.2.3-rc1  1.2.3rc1  v2  192.168.0.1  1.0.0+build.5",
+        r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3}|/\d{1,3})?+(?!⟨W⟩|[.,]\d)",
+        "v1.2.3  1.2.3  1.2.3-rc1  1.2.3rc1  v2  192.168.0.1  10.0.0.0/8  1.0.0+build.5",
         "1.5  30.11.2026  2026.11.30  1.234.567  1.2.26  v  3.14",
         "Semantic Versioning; PEP 440",
     ),
     Rule(
         "unit",
-        r"\d[ \u00a0]?(?:⟨UNIT⟩)",
-        r"(?<![\w.,])\d{1,9}+[ \u00a0]?(?:⟨UNIT⟩)(?!⟨W⟩)",
-        "10px  16 GB  5GHz",
+        r"\d(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:⟨GLUED⟩))",
+        r"(?<![\w.,])\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?+(?:⟨UNIT⟩|⟨GLUED⟩))(?!⟨W⟩)",
+        "10px  16 GB  5GHz  44.1kHz  1.5em  720p",
         "1.5 GB  5 apples  10 Gb  12 pt",
         "IEC 80000-13; CSS",
     ),
@@ -333,7 +336,7 @@ _FLAGS: Final = {
     "tilde": "lisp scheme",
 }
 """Flags of a catalogue by kind, without `-format`: those that default kinds suit, and others than those of printf."""
-_ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d")
+_ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d|\W-[A-Za-z]")
 """Found in every text with a hole; most texts are done after this search."""
 
 

@@ -7,10 +7,14 @@ translation are replaced by the placeholder; surplus ones are left out, and miss
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from jumok_serve.tasks.stand_ins import Hole, HoleFinder, StandIns
 from jumok_serve.tasks.word_alignment import Place
 from jumok_serve.text.messages import Branch, Message, parse_message, unescaped
+
+_COVER: Final = "\ufffc"
+"""Object replacement character, in place of the placeholders of a message while others are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +113,14 @@ class PlaceholderReader:
 
     def _of_branch(self, text: str, branch: Branch) -> list[Hole]:
         """Return the placeholders of a message's branch: those of the message, and those in the texts between."""
-        holes, position = list[Hole](), branch.first
-        for hole in (*branch.holes, Hole(branch.after, branch.after, "")):
-            between = self.finder.find(text[position : hole.first])
-            holes += [Hole(position + one.first, position + one.after, one.kind) for one in between]
-            holes += [hole] if hole.kind else []
+        parts, position = list[str](), branch.first
+        for hole in branch.holes:
+            parts += (text[position : hole.first], _COVER * (hole.after - hole.first))
             position = hole.after
-        return holes
+        between = "".join((*parts, text[position : branch.after]))
+        found = (one for one in self.finder.find(between) if _COVER not in between[one.first : one.after])
+        moved = (Hole(branch.first + one.first, branch.first + one.after, one.kind) for one in found)
+        return sorted([*branch.holes, *moved])
 
     def with_holes(
         self, text: str, holes: Sequence[Hole], branch: Place | None = None, edges: Collection[int] = ()

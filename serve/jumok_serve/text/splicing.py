@@ -19,6 +19,7 @@ _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
+_APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
@@ -118,7 +119,7 @@ class Splicing:
         Marks that the text has itself stay.
         """
         edges = [0, *(edge for one in self._placeholders for edge in one.place), len(self._text)]
-        marks = _MARKS.difference(
+        marks = self._marks = _MARKS.difference(
             *(self._text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
         )
         done = self._begin
@@ -155,11 +156,16 @@ class Splicing:
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
         edges = sorted({self._begin, *(edge for word, _ in free for edge in word), len(target)})
+        rests = [word for word, _ in free if self._marks.issuperset(target[slice(*word)])]  # of copies that broke
         for number, one in self._numbered(missing=True):
+            read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
             run = _longest([word for (_, end), word in inside if end <= one.end], target)
-            if run is not None and _stands_for(target[slice(*run)], self._text[one.start : one.end]):
-                yield Edit(*run, number)
+            copy = run if run is not None and _stands_for(target[slice(*run)], read) else None
+            copy = copy or next((word for word in rests if set(target[slice(*word)]) <= set(read)), None)
+            if copy is not None:
+                rests = [word for word in rests if not copy[0] <= word[0] < copy[1]]
+                yield Edit(*copy, number)
                 continue
             place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
             yield Edit(place, place, number)
@@ -196,6 +202,11 @@ class Splicing:
         found = _HANGUL.match(self._target, index)
         return found is not None and found.end() - index in particles("a" + found[0])
 
+    def _are_joined(self, *edits: Edit) -> bool:
+        """True if two placeholders have nothing between them in the text, as those in elements of their own."""
+        left, right = (self._placeholders[edit.number] if edit.number >= 0 else None for edit in edits)
+        return left is not None and right is not None and left.end == right.start
+
     def _written(self, edits: Sequence[Edit]) -> Spliced:
         """Change the translation."""
         parts, length, done, last = list[str](), 0, 0, ""
@@ -209,19 +220,22 @@ class Splicing:
             last = text[-1:] or last
 
         for edit in edits:
-            add(self._target[done : edit.first])
+            touches = bool(moved) and moved[-1][0].number >= 0 and moved[-1][0].after == edit.first
+            between = self._target[done : edit.first]
+            if not (between.isspace() and moved and self._are_joined(moved[-1][0], edit)):
+                add(between)
             done = max(done, edit.after)
             if edit.number >= 0:
                 one = self._placeholders[edit.number]
                 inserted = edit.first == edit.after
-                neighbour = self._text[max(0, one.start - 1) : one.start]
-                if inserted or (edit.first >= self._begin and _WORD.match(last) and not neighbour.strip()):
-                    add(space_between(last, "a", neighbour))  # as before a word
+                is_free = edit.first >= self._begin  # of the target prefix, which stays
+                if inserted or touches or (is_free and _WORD.match(last)):  # as a word is
+                    add(space_between(last, "a", self._text[max(0, one.start - 1) : one.start]))
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
-                neighbour, following = self._text[one.end : one.end + 1], self._target[done : done + 1]
-                glued = edit.first >= self._begin and _GLUED.match(self._target, done) and not neighbour.strip()
-                if glued or (inserted and not self._is_particle(done)):
+                following, neighbour = self._target[done : done + 1], self._text[one.end : one.end + 1]
+                is_glued = is_free and _GLUED.match(self._target, done) and neighbour not in _APOSTROPHES
+                if is_glued or (inserted and not self._is_particle(done)):
                     add(space_between("a", following, neighbour))
             moved.append((edit, length - done))
         add(self._target[done:])

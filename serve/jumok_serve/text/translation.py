@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -348,7 +348,10 @@ class PendingTexts:
                     written[block] = block.escape(joined.text)
             elif block is not None:
                 self._sentences.deadline.check("tags were placed")
-                aligned = [pairs.get((index, 0)) for index in range(first, after)]
+                aligned = [
+                    None if (found := pairs.get((index, 0))) is None else _with_terms(found, translations[index])
+                    for index in range(first, after)
+                ]
                 texts = [one.text for one in of_block]
                 forms = list(_written_forms(block, joined))
                 written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms=forms)
@@ -462,6 +465,27 @@ def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
         )
     terms.sort(key=lambda term: -1 if term.source_span is None else term.source_span.first)
     return replace(hypothesis, text=spliced.text, terms=tuple(terms))
+
+
+def _with_terms(pairs: Sequence[Pair], translation: Translation) -> list[Pair]:
+    """Return aligned words, of which those of a term are one, which no tag divides; no other has its source words."""
+    sources, terms, taken = sorted(source for _, source in pairs), list[Pair](), set[int]()
+    for term in translation.hypotheses[0].terms:
+        if term.target_span is not None and (span := term.source_span) is not None:
+            last = sources[bisect_left(sources, (span.after,)) - 1] if sources else (0, 0)
+            # In the text tags may divide it.
+            source = last if span.first < last[0] < span.after else (span.first, span.after)
+            terms.append(((term.target_span.first, term.target_span.after), source))
+            taken.update(range(span.first, span.after))
+    terms.sort()
+    ends = [after for (_, after), _ in terms]
+
+    def is_outside(first: int, after: int) -> bool:
+        number = bisect_right(ends, first)
+        return number == len(terms) or after <= terms[number][0][0]
+
+    others = ((word, (0, 0) if source[0] in taken else source) for word, source in pairs if is_outside(*word))
+    return sorted([*others, *terms])
 
 
 def _placed(read: ReadText, hypothesis: Hypothesis) -> list[tuple[TextSpan, int]]:

@@ -64,6 +64,17 @@ def test_libretranslate_with_a_file(served: Served, expected: str) -> None:
     assert {".docx", ".epub", ".txt", ".odt"} <= set(settings["supportedFilesFormat"])
 
 
+def test_placeholders_of_files_are_kept(served: Served, tmp_path: Path) -> None:
+    text, kept = "%1$s: a dog at https://example.org/a and {name}", ("%1$s", "https://example.org/a", "{name}")
+    answer = post(f"{served.url}/translate_file", file=("a.txt", text.encode()), source="en", target="de")
+    (tmp_path / "a.txt").write_text(text)
+    deepl.DeepLClient("any", server_url=served.url).translate_document_from_filepath(
+        tmp_path / "a.txt", tmp_path / "b.txt", target_lang="DE"
+    )
+    for found in (httpx.get(answer.json()["translatedFileUrl"]).text, (tmp_path / "b.txt").read_text()):
+        assert [found.count(one) for one in kept] == [1, 1, 1]
+
+
 async def test_libretranslate_aio(served: Served, translator: Translator, tmp_path: Path) -> None:
     (tmp_path / "a.docx").write_bytes(WORD)
     with LibreTranslate(served.url) as client:

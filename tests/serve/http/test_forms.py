@@ -32,6 +32,7 @@ def expected(source: bytes) -> dict[str, list[str]]:
         b"a=%e4%b8%80",
         b"a==b=",
         b"a;b=c",
+        b"a=\xed\x95\x9c+%ed%95%9c",
     ],
 )
 def test_short_forms(source: bytes) -> None:

@@ -88,6 +88,9 @@ def test_tags_stay_around_the_replaced_word() -> None:
         text = "Open the file and save the <b>document</b>."
         translation = translator.translate(text, glossary={"document": "Schriftstück"}, markup="html")
         assert "<b>Schriftstück</b>" in translation.text
+        text = "<p>Open the <i>file</i> of <b>{name}</b>.</p>"
+        translation = translator.translate(text, glossary={"file": "alte, A & B"}, markup="html", placeholders=True)
+        assert "<i>alte, A &amp; B</i> von <b>{name}</b>" in translation.text
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,17 @@ def test_ignored_content_like_a_placeholder_is_apart_from_it(translator: Transla
             assert written.count(part) == words.count(part), written
 
 
+@pytest.mark.parametrize("content", ["{name}", "%(n)s", "ask {x}", "https://example.org/a"])
+def test_placeholders_in_ignored_content_are_read_as_others_are(translator: Translator, content: str) -> None:
+    element = f"<code>{content}</code>"
+    for text in (f"A man in {element}.", f"{element} runs in {element}.", f"Two {element}{element} or more"):
+        found = translator.translate(text, placeholders=True, markup="html", **SHORT)
+        assert [term.source for term in found.hypotheses[0].terms] == [content] * text.count(content)
+        written = found.text
+        assert written.count(element) == text.count(element)
+        assert not set("{}%$<>/").intersection(written.replace(element, ""))
+
+
 @pytest.mark.parametrize("text", ["{0}", "%s%d", "{a}/{b}", "%s: %s", " {x} ", "{a} {b}\n{a}", "https://example.org/"])
 def test_nothing_but_placeholders_is_copied(translator: Translator, text: str) -> None:
     for split_sentences in (True, False):
@@ -184,6 +195,12 @@ def test_no_tag_leaves_its_branch(translator: Translator, text: str, syntax: str
     assert before is not None
     for part, source in zip(parts.groups(), before.groups(), strict=True):
         assert sorted(re.findall("<[^>]+>|#", part)) == sorted(re.findall("<[^>]+>|#", source))
+
+
+def test_tags_around_messages_are_kept(translator: Translator) -> None:
+    message = "{n, plural, one {a <b>{name}</b> man} other {# <b>men</b>}}"
+    found = translator.translate(f"<i>{message}</i>", placeholders=True, **SHORT).text
+    assert [found.count(tag) for tag in ("<i>", "</i>", "<b>", "</b>")] == [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("part", "count"), [("{a} ", 10_000), ("{a}{b} man. ", 300), ("a{a},", 500), ("{a}", 10_000)])

@@ -61,6 +61,15 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("open $1 and $2", "öffnen", "0-0", "öffnen {a} {b}"),
         ("$1 open", "開く", "0-2", "{a}開く"),
         ("$1 $1 $2", "$1", "0-0", "{a} {a} {b}"),
+        ("copy %s and $1", "% und $1 kopieren", "1-2 2-3 3-0", "%s und {a} kopieren"),
+        ("copy %s at 5 %", "5 % kopieren", "0-2 1-3 2-0", "%s 5 % kopieren"),
+        ("delete %s files?", "lösche %sb?", None, "lösche %s b?"),
+        ("select %s and $2", "%s$2 wählen", None, "%s {b} wählen"),
+        ("see 11 now", "siehe n11jetzt", None, "siehe n https://example.org/?a=b jetzt"),
+        ("%s's file", "%ss Datei", None, "%ss Datei"),
+        ("chapter %s", "제%s장", None, "제%s장"),
+        ("$1$2", "$1$2", None, "{a}{b}"),
+        ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
     ],
 )
 def test_examples(text: str, target: str, links: str | None, expected: str) -> None:

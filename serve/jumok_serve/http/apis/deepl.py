@@ -170,6 +170,7 @@ async def _upload(incoming: Incoming) -> Response:
         target_language_code=target,
         split_sentences=True,
         copy_unreadable=True,
+        keep_placeholders=True,
         glossary=Glossary(stored=glossary) if glossary else None,
     )
     upload = Upload(name, upload.content)

@@ -123,6 +123,7 @@ async def _translate_file(incoming: Incoming) -> Response:
         target_language_code=text_field(incoming.fields, "target"),
         split_sentences=True,
         copy_unreadable=True,
+        keep_placeholders=True,
     )
     document = incoming.site.documents.open(upload, incoming.owner)
     try:

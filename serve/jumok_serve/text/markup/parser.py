@@ -246,6 +246,8 @@ def _literal(written: str, reader: PlaceholderReader | None) -> Iterator[str | B
 def _with_placeholders(block: Block, reader: PlaceholderReader, written: Mapping[int, str]) -> Block:
     """Let a model read a block whose placeholders are known; a tag inside of one divides it.
 
+    Ignored content with placeholders is one, which is written with its element.
+
     Args:
         written: characters that were written in another form, by their indices.
     """
@@ -253,23 +255,29 @@ def _with_placeholders(block: Block, reader: PlaceholderReader, written: Mapping
     while waiting:
         spans.append(span := waiting.pop())
         waiting += span.children
+    ignored = sorted((span.start, span.end) for span in spans if span.content is not None)
     if not spans:
         read = reader.read(block.text)
     else:
-        ignored = sorted((span.start, span.end) for span in spans if span.content is not None)
         edges = sorted({edge for span in spans for edge in (span.start, span.end)})
         holes = list[Hole]()
         for part in (part for hole in reader.finder.find(block.text) for part in _parts(block.text, hole, edges)):
             number = bisect_left(ignored, (part.first + 1,))
             if not number or ignored[number - 1][1] <= part.first:
                 holes.append(part)
+            elif not holes or holes[-1][:2] != ignored[number - 1]:
+                holes.append(Hole(*ignored[number - 1], part.kind))
         read = reader.with_holes(block.text, holes, edges=frozenset(edges)) if holes else ReadText(block.text)
     if not read.placeholders:
         return block
     for span in spans:
         span.start, span.end = read.place(span.start), read.place(span.end)
     places = [(one.holes[0].first, one.holes[-1].after) for one in read.placeholders]
-    forms = tuple("".join(written.get(index, block.text[index]) for index in range(*place)) for place in places)
+    apart = frozenset(ignored)
+    forms = tuple(
+        "" if place in apart else "".join(written.get(index, block.text[index]) for index in range(*place))
+        for place in places
+    )
     return Block(read.text, block.spans, block.entities, block.literal, read, forms)
 
 

@@ -125,8 +125,10 @@ def align_copies(
     """Align ignored content with its copy in the translation, if there is one, and with nothing else.
 
     Args:
-        forms: placeholders of the translation, which are no copies.
+        forms: placeholders of the translation, which are no copies; ignored content with placeholders is one without
+            text.
     """
+    forms = [form for form in forms if form.text]
     ends = [form.after for form in forms]
     waiting, done, searched = block.spans[::-1], 0, 0
     by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
@@ -136,7 +138,7 @@ def align_copies(
         waiting += reversed(span.children)
         if span.content is None or searched > MAX_SEARCHED:
             continue
-        shown, begin = block.text[span.start : span.end], done
+        shown, begin = _given(block, span), done
         while (first := _find_copy(target, shown, begin)) >= 0:
             number = bisect_right(ends, first)
             if number == len(ends) or first + len(shown) <= forms[number].first:
@@ -145,7 +147,7 @@ def align_copies(
         searched += (len(target) if first < 0 else first) - done
         if first < 0:
             continue
-        done = first + span.end - span.start
+        done = first + len(shown)
         for index in by_source[bisect_left(starts, span.start) : bisect_right(starts, span.end)]:
             word = aligned[index]
             if span.start <= word.start and word.end <= span.end:
@@ -153,6 +155,10 @@ def align_copies(
         for index in range(bisect_left(places, (first, first)), bisect_right(places, (done, done))):
             if first <= places[index][0] and places[index][1] <= done:
                 aligned[index] = Word(span.start, span.end, aligned[index].sentence)
+
+
+def _given(block: Block, span: Span) -> str:
+    return block.text[span.start : span.end] if block.read is None else block.read.given_part(span.start, span.end)
 
 
 def _find_copy(target: str, content: str, done: int) -> int:
