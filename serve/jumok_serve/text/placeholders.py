@@ -144,6 +144,17 @@ class PlaceholderReader:
         return ReadText("".join(parts), text if branch is None else "", tuple(found))
 
 
+def joined_holes(holes: Sequence[Hole]) -> list[Hole]:
+    """Return holes in their order; those that share a character are one."""
+    joined = list[Hole]()
+    for hole in sorted(holes, key=lambda one: (one.first, -one.after)):
+        if joined and hole.first < joined[-1].after:
+            joined[-1] = joined[-1]._replace(after=max(joined[-1].after, hole.after))
+        else:
+            joined.append(hole)
+    return joined
+
+
 def _neighbours(holes: Sequence[Hole], edges: Collection[int]) -> Iterator[tuple[Hole, ...]]:
     """Yield holes, together if there is no character between them."""
     group = list[Hole]()

@@ -1,6 +1,7 @@
 """Translation of texts with placeholders: each is in the translation once, in all kinds of translations."""
 
 import random
+import re
 from collections import Counter
 from html import unescape
 from typing import Any
@@ -127,6 +128,32 @@ def test_markup_has_each_once_as_it_was_written(translator: Translator, markup: 
         for content in {*contents, "x{y}"}:
             assert written.count(content) == text.count(content), (text, written)
         assert unescape(written).count("<b>") == unescape(written).count("</b>") == 1
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "masks"),
+    [
+        ("xml", 'A dog <x id="16"></x> to <x id="22"></x>.', ['<x id="16"></x>', '<x id="22"></x>']),
+        ("xml", '<x id="1"/> runs, <ph\nid="2"/><x/>', ['<x id="1"/>', '<ph\nid="2"/><x/>']),
+        ("xml", "A <b>dog <keep/></b> <i>in</i> <m/> the <no translate='no'/> park.", ["<keep/>"]),
+        ("xml", "A <keep>%s <b>dogs</b></keep> in <ph>%d</ph>", ["%s dogs", "%d"]),
+        ("xml", "A {n, plural, other {# <x/>}} dog", ["{n, plural, other {# <x/>}}"]),
+        ("html", "A dog <X ID=1 /> to <x id=2></x>", ["<X ID=1 />", "<x id=2></x>"]),
+        ("html", 'A <span class="notranslate" id=1></span> dog', ['<span class="notranslate" id=1></span>']),
+        ("html", "A <kbd>+</kbd> and <code>a <b>b</b></code>", ["+", "a b"]),
+        ("html", 'A <a id=b></a> <img src=a> <i class="notranslate"></i> <b></b> <wbr> <code></code> dog', []),
+        ("html", 'A <svg><path d="x"/></svg> dog<br>in <script>a</script> the park', []),
+        ("html", '<x id="1"/> <code>a</code>', []),
+    ],
+)
+def test_masks_are_placeholders(translator: Translator, markup: MarkupKind, text: str, masks: list[str]) -> None:
+    rules = MarkupRules(ignore_tags=("keep",))
+    found = translator.translate(text, placeholders=True, markup=markup, markup_rules=rules, **SHORT)
+    assert [term.source for term in found.hypotheses[0].terms] == masks
+    for tag in re.findall(r"<[^>]+>", text):
+        assert found.text.count(tag) == text.count(tag)
+    plain = translator.translate(text, placeholders=False, markup=markup, markup_rules=rules, **SHORT)
+    assert sorted(re.findall(r"<[^>]+>", plain.text)) == sorted(re.findall(r"<[^>]+>", text))
 
 
 def test_ignored_content_like_a_placeholder_is_apart_from_it(translator: Translator) -> None:

@@ -17,7 +17,7 @@ from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import find_holes, kinds_of_flag
 from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
-from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, MASKS, find_ends
 
 RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
 """Rules for the elements of the XML."""
@@ -183,7 +183,7 @@ class Message:
                 position = places[ends[number]][1]
                 shown = _TAG.sub("", text[after : places[ends[number]][0]])
                 yield _Unit("hole", text[first:position], name in _BLOCKS, html.unescape(shown))
-            elif token.kind is Kind.TEXT:
+            elif token.kind is Kind.TEXT or (token.kind is Kind.EMPTY and name in MASKS):
                 yield _Unit("hole", token.written, shown=token.written)
             else:
                 kind = "open" if number in ends else "close" if number in closing else "mark"

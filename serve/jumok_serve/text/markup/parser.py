@@ -14,8 +14,8 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
-from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, ignored_names, join_scripts, mend
-from jumok_serve.text.placeholders import PlaceholderReader, ReadText
+from jumok_serve.text.markup.structure import IGNORED, Structure, find_structure, ignored_names, join_scripts, mend
+from jumok_serve.text.placeholders import PlaceholderReader, ReadText, joined_holes
 
 
 @dataclass(eq=False, slots=True)
@@ -108,8 +108,12 @@ class Document:
         return "".join(piece if isinstance(piece, str) else write(piece) for piece in self.pieces)
 
 
+UNREAD = frozenset("rp rt script style svg template textarea".split())  # noqa: SIM905
+"""Elements of HTML whose content is no part of the sentence."""
+EMPTY = IGNORED.union("a br i img wbr".split())  # noqa: SIM905
+"""Elements of HTML that may be empty, as anchors and icons; others that are not translated are placeholders then."""
 MAX_VISIBLE = 64
-"""Characters of ignored content that the model reads as a part of the sentence."""
+"""Characters of ignored content that the model reads as a part of the sentence, if no placeholders are looked for."""
 MAX_WRITTEN = 2048
 """Most characters that these are written with, as entities and white space."""
 
@@ -186,34 +190,33 @@ def _literal(written: str, reader: PlaceholderReader | None) -> Iterator[str | B
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
         yield text[:lead]
         block = Block(text[lead:trail], [], literal=True)
-        yield block if reader is None else _with_placeholders(block, reader, {})
+        yield block if reader is None else _with_placeholders(block, reader, (), {})
         yield text[trail:]
     else:
         yield text
     yield closing
 
 
-def _with_placeholders(block: Block, reader: PlaceholderReader, written: Mapping[int, str]) -> Block:
+def _with_placeholders(
+    block: Block, reader: PlaceholderReader, known: Sequence[Hole], written: Mapping[int, str]
+) -> Block:
     """Let a model read a block whose placeholders are known; a tag inside of one divides it.
 
     Args:
+        known: placeholders beside those that the reader finds.
         written: characters that were written in another form, by their indices.
     """
     spans, waiting = list[Span](), list(block.spans)
     while waiting:
         spans.append(span := waiting.pop())
         waiting += span.children
-    if not spans:
+    if not spans and not known:
         read = reader.read(block.text)
     else:
-        ignored = sorted((span.start, span.end) for span in spans if span.content is not None)
         edges = sorted({edge for span in spans for edge in (span.start, span.end)})
-        holes = list[Hole]()
-        for part in (part for hole in reader.finder.find(block.text) for part in _parts(block.text, hole, edges)):
-            number = bisect_left(ignored, (part.first + 1,))
-            if not number or ignored[number - 1][1] <= part.first:
-                holes.append(part)
-        read = reader.with_holes(block.text, holes, edges=frozenset(edges)) if holes else ReadText(block.text)
+        holes = joined_holes([*known, *reader.finder.find(block.text)])
+        parts = [part for hole in holes for part in _parts(block.text, hole, edges)]
+        read = reader.with_holes(block.text, parts, edges=frozenset(edges))
     if not read.placeholders:
         return block
     for span in spans:
@@ -239,6 +242,8 @@ class _BlockBuilder:
         self._reader = reader
         self._html = html_entities
         self._forms: dict[int, str] = {}  # of characters that are written in another form
+        self._holes: list[Hole] = []
+        self._has_words = False  # beside the holes
         self._text: list[str] = []
         self._length = 0
         self._space = True  # at the end of the text
@@ -260,6 +265,7 @@ class _BlockBuilder:
                 self._entities.setdefault(character, found[0])
                 self._forms[self._length] = found[0]
                 self._append(character)
+                self._has_words = self._has_words or character.isalnum()
             else:
                 self._place(Span(self._length, self._length, found[0]))
         self._add(written[end:])
@@ -283,28 +289,46 @@ class _BlockBuilder:
         self._written.append(written)
 
     def ignore(self, tokens: Sequence[Token]) -> None:
-        """Add an element whose content is not translated; the model reads it if it is short."""
-        opening, *inside, closing = (token.written for token in tokens)
-        content = "".join(inside)
-        short = len(content) <= MAX_WRITTEN and len(inside) == 1 and tokens[1].kind is Kind.TEXT
-        self.keep(opening, content, closing, content if short and tokens[0].name not in READINGS else "")
+        """Add an element whose content is not translated; the model reads its text, or a stand-in."""
+        opening, *inside = (token.written for token in tokens)
+        name, closing = tokens[0].name, inside.pop() if inside else ""
+        visible = "".join(token.written for token in tokens[1:-1] if token.kind is Kind.TEXT)
+        if visible.strip(_SPACES) and not (self._html and name in UNREAD):
+            self.keep(opening, "".join(inside), closing, visible)
+        elif self._reader is None or (self._html and name in EMPTY):
+            self.mark("".join((opening, *inside, closing)))
+        else:
+            written = "".join((opening, *inside, closing))
+            self._copy(written, written)
 
     def keep(self, opening: str, content: str, closing: str, visible: str) -> None:
         """Add content that stays as it is, with the text that the model reads for it, if any."""
         plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip() if len(visible) <= MAX_WRITTEN else ""
-        if not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
+        if plain and self._reader is not None:
+            self._copy(plain, opening + content + closing)
+        elif not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
             self.mark(opening + content + closing)
-            return
-        span = Span(self._length, self._length, opening, closing, content)
-        self._place(span)
-        self._append(plain)
-        span.end = self._length
-        self._written += (opening, content, closing)
+        else:
+            span = Span(self._length, self._length, opening, closing, content)
+            self._place(span)
+            self._append(plain)
+            span.end = self._length
+            self._has_words = True
+            self._written += (opening, content, closing)
+
+    def _copy(self, text: str, written: str) -> None:
+        """Add a placeholder."""
+        first = self._length
+        self._append(text)
+        self._holes.append(Hole(first, self._length, "element"))
+        self._forms |= {**dict.fromkeys(range(first, self._length), ""), first: written}
+        self._written.append(written)
+        self._last = None
 
     def pieces(self) -> Iterator[str | Block]:
         """Yield the block, or its tokens as they were written if it has no text to translate."""
         text = "".join(self._text)
-        if not any(map(str.isalnum, text)):
+        if not self._has_words:
             yield "".join(self._written)
             return
         first = self._written[0]
@@ -319,7 +343,7 @@ class _BlockBuilder:
         if after_space:
             after_space.opening = f" {after_space.opening}"
         block = Block(text[:length], self._spans, self._entities)
-        yield block if self._reader is None else _with_placeholders(block, self._reader, self._forms)
+        yield block if self._reader is None else _with_placeholders(block, self._reader, self._holes, self._forms)
         last = self._written[-1]
         if length < len(text) and not after_space:
             yield last[len(last.rstrip(_SPACES)) :] or " "
@@ -341,6 +365,7 @@ class _BlockBuilder:
             if self._last is not None:  # between two white spaces: the second one goes with the tag
                 self._last.add_space()
         self._append(text)
+        self._has_words = self._has_words or any(map(str.isalnum, text))
         self._last = None
 
     def _note_spaces(self, written: str) -> None:

@@ -136,7 +136,7 @@ def test_rules_change_elements() -> None:
     rules = MarkupRules(ignore_tags=("Em",), non_splitting_tags=("li",), splitting_tags=("x",))
     text = "<ul>a<li>b</li></ul> c <x>d</x> e <em>f</em>"
     assert blocks(parse(text, "html", rules)) == ["a<li>b</li>", "c", "d", "e <em>f</em>"]
-    assert parse("e <em>f <b>g</b></em>", "html", rules).blocks[0].text == "e"
+    assert parse("e <em>f <b>g</b></em>", "html", rules).blocks[0].text == "e f g"
     assert blocks(parse("<r>a <b>c</b></r>", "xml", MarkupRules(splitting_tags=("b",)))) == ["a", "c"]
 
 
