@@ -24,7 +24,7 @@ from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
-from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places
+from jumok_serve.tasks.word_alignment import Pair, TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
 from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
@@ -37,7 +37,7 @@ from jumok_serve.text.sentence_splitting import (
     split,
     too_many_sentences,
 )
-from jumok_serve.text.splicing import Pair, Spliced, Splicing
+from jumok_serve.text.splicing import Spliced, Splicing
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count, check_text
 
 

@@ -2,7 +2,7 @@
 
 Each span over the source takes one interval of the target's words, inside of its parent's and apart from its siblings.
 Among all such intervals, in the order in which the siblings' words stand in the target, those with the largest sum of
-gains are taken: a word gains its share of source characters inside of the span, less `THRESHOLD`.
+gains are taken: a word gains the share of its source words inside of the span, less `THRESHOLD`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,12 +12,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from jumok_serve.tasks.word_alignment import Place, after_particle, words
+from jumok_serve.tasks.word_alignment import Pair, Place, after_particle, words
 from jumok_serve.text.markup.parser import Block, Span
-from jumok_serve.text.splicing import Pair, space_between
+from jumok_serve.text.splicing import space_between
 
 THRESHOLD = 0.5
-"""A word gains if more than this share of its source word is inside of the span."""
+"""A word gains if more than this share of its source words is inside of the span."""
 UNALIGNED = -0.05
 """Gain of a word without source word: a span has none at its ends, but may go over one."""
 OUTSIDE = -64.0
@@ -35,13 +35,15 @@ class Word(NamedTuple):
     """A word of the target.
 
     Attributes:
-        start, end: indices of the source text that it is aligned to; equal without alignment.
+        start, end: indices of the source text that it is aligned to most; equal without alignment.
         sentence: index of its sentence.
+        shares: parts of the source with its share of each, if several count.
     """
 
     start: int
     end: int
     sentence: int
+    shares: Sequence[tuple[Place, float]] = ()
 
 
 class WrittenForm(NamedTuple):
@@ -98,20 +100,21 @@ def write_block(
     def add(written: str, source: Place, pairs: Iterable[Pair]) -> None:
         nonlocal target
         at, shift, sentence = len(target), source[0], len(sentences)
-        for (first, after), (start, end) in pairs:
+        for (first, after), (start, end), of_words in pairs:
             places.append((at + first, at + after))
-            aligned.append(Word(shift + start, shift + end, sentence))
+            shares = [((shift + begin, shift + stop), share) for (begin, stop), share in of_words]
+            aligned.append(Word(shift + start, shift + end, sentence, shares))
         sentences.append(source)
         target += written
 
     end = 0
     for index, (kept, place) in enumerate(zip(kept_texts, (*sources, (len(block.text),) * 2), strict=True)):
-        add(kept, (end, place[0]), [(word, word) for word in words(kept)] if kept else ())
+        add(kept, (end, place[0]), [Pair(word, word) for word in words(kept)] if kept else ())
         if index < len(translations):
             written, pairs = translations[index], aligned_words[index]
             if pairs is None:
                 everything = -place[0], len(block.text) - place[0]  # all spans have all words
-                pairs = [(word, everything) for word in words(written)]
+                pairs = [Pair(word, everything) for word in words(written)]
             add(written, place, pairs)
         end = place[1]
     align_copies(block, target, places, aligned, forms)
@@ -264,13 +267,19 @@ class _Target:
         """Return the gain of each word of a window."""
         first, after = span.start, span.end
         gains = []
-        for start, end, _ in self.words[slice(*window)]:
+        for start, end, _, shares in self.words[slice(*window)]:
             if end <= start:
                 gains.append(UNALIGNED)
-            elif first <= start and end <= after:
+            elif not shares and first <= start and end <= after:
                 gains.append(1 - THRESHOLD)
             else:
-                gains.append(max(min(end, after) - max(start, first), 0) / (end - start) - THRESHOLD)
+                gains.append(
+                    sum(
+                        share * max(min(stop, after) - max(begin, first), 0) / (stop - begin)
+                        for (begin, stop), share in shares or [((start, end), 1.0)]
+                    )
+                    - THRESHOLD
+                )
         # Words in the interval of ignored content are replaced by it.
         return gains if span.content is None else [gain if gain > 0 else OUTSIDE for gain in gains]
 
