@@ -89,14 +89,22 @@ class ReadText:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderReader:
-    """Reads texts with placeholders for a model."""
+    """Reads texts with placeholders for a model.
 
-    finder: HoleFinder
+    Attributes:
+        finder: finds them; None: only those that a format knows are placeholders.
+    """
+
+    finder: HoleFinder | None
     stand_ins: StandIns
+
+    def find(self, text: str) -> Sequence[Hole]:
+        """Find the placeholders of a text."""
+        return () if self.finder is None else self.finder.find(text)
 
     def read(self, text: str) -> ReadText:
         """Read a plain text."""
-        holes = self.finder.find(text)
+        holes = self.find(text)
         if not holes:
             return ReadText(text)
         message = parse_message(text) if any(hole.kind == "icu" for hole in holes) else None
@@ -111,7 +119,7 @@ class PlaceholderReader:
         """Return the placeholders of a message's branch: those of the message, and those in the texts between."""
         holes, position = list[Hole](), branch.first
         for hole in (*branch.holes, Hole(branch.after, branch.after, "")):
-            between = self.finder.find(text[position : hole.first])
+            between = self.find(text[position : hole.first])
             holes += [Hole(position + one.first, position + one.after, one.kind) for one in between]
             holes += [hole] if hole.kind else []
             position = hole.after

@@ -515,7 +515,7 @@ def submit_texts(
     """Queue the sentences of texts; see `Translator.submit`."""
     started = time.monotonic()
     reader = None
-    if parameters.placeholders is not None:
+    if parameters.placeholders is not None or parameters.markup is not None:
         reader = PlaceholderReader(parameters.placeholders, model.stand_ins(model.direction(parameters)))
     documents: Sequence[Document | None] = [None] * len(texts)
     if parameters.markup is not None:
@@ -554,7 +554,7 @@ def submit_texts(
             kept=[place for block in blocks for place in block.all_kept] if reader else None,
             started=started,
         )
-    aligns = model.teacher_forcing.can_align and (parameters.markup is not None or reader is not None)
+    aligns = model.teacher_forcing.can_align and reader is not None
     return PendingTexts(
         sentences,
         annotated,

@@ -20,12 +20,11 @@ from jumok_serve.text.placeholders import PlaceholderReader, ReadText, joined_ho
 
 @dataclass(eq=False, slots=True)
 class Span:
-    """An element inside of a block, or a mark without translated content.
+    """An element inside of a block, or a mark without text.
 
     Attributes:
         start, end: indices of its text in the block's; equal for a mark.
         opening, closing: its tags as they were written.
-        content: what stands between the tags, if it is not translated; None: the text.
         children: spans inside of it, in their order.
         after_space: True if white space or nothing stands before it.
     """
@@ -34,7 +33,6 @@ class Span:
     end: int
     opening: str
     closing: str = ""
-    content: str | None = None
     children: "list[Span]" = field(default_factory=list)
     after_space: bool = False
 
@@ -112,10 +110,8 @@ UNREAD = frozenset("rp rt script style svg template textarea".split())  # noqa: 
 """Elements of HTML whose content is no part of the sentence."""
 EMPTY = IGNORED.union("a br i img wbr".split())  # noqa: SIM905
 """Elements of HTML that may be empty, as anchors and icons; others that are not translated are placeholders then."""
-MAX_VISIBLE = 64
-"""Characters of ignored content that the model reads as a part of the sentence, if no placeholders are looked for."""
 MAX_WRITTEN = 2048
-"""Most characters that these are written with, as entities and white space."""
+"""Most characters of content that is a part of the sentence, as written, with entities and white space."""
 
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9._-]*);")
 _XML_ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'"}
@@ -132,7 +128,7 @@ def parse(
     """Parse a document; unclosed and crossed tags of HTML are mended.
 
     Args:
-        reader: finds the placeholders of blocks; None: they are text.
+        reader: finds the placeholders of blocks; None: there are none, and what is not translated is a mark.
 
     Raises:
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
@@ -172,7 +168,7 @@ def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_enti
         elif token.kind is Kind.TEXT:
             block.add_text(written)
         elif token.kind is Kind.UNIT:
-            block.keep("", written, "", token.name)
+            block.keep(written, token.name)
         elif first in structure.ends:
             block.open(written)
         elif first in ends:
@@ -214,7 +210,7 @@ def _with_placeholders(
         read = reader.read(block.text)
     else:
         edges = sorted({edge for span in spans for edge in (span.start, span.end)})
-        holes = joined_holes([*known, *reader.finder.find(block.text)])
+        holes = joined_holes([*known, *reader.find(block.text)])
         parts = [part for hole in holes for part in _parts(block.text, hole, edges)]
         read = reader.with_holes(block.text, parts, edges=frozenset(edges))
     if not read.placeholders:
@@ -290,34 +286,23 @@ class _BlockBuilder:
 
     def ignore(self, tokens: Sequence[Token]) -> None:
         """Add an element whose content is not translated; the model reads its text, or a stand-in."""
-        opening, *inside = (token.written for token in tokens)
-        name, closing = tokens[0].name, inside.pop() if inside else ""
+        written, name = "".join(token.written for token in tokens), tokens[0].name
         visible = "".join(token.written for token in tokens[1:-1] if token.kind is Kind.TEXT)
-        if visible.strip(_SPACES) and not (self._html and name in UNREAD):
-            self.keep(opening, "".join(inside), closing, visible)
-        elif self._reader is None or (self._html and name in EMPTY):
-            self.mark("".join((opening, *inside, closing)))
+        if visible.strip(_SPACES) or (self._html and name in EMPTY):
+            self.keep(written, "" if self._html and name in UNREAD else visible)
         else:
-            written = "".join((opening, *inside, closing))
             self._copy(written, written)
 
-    def keep(self, opening: str, content: str, closing: str, visible: str) -> None:
-        """Add content that stays as it is, with the text that the model reads for it, if any."""
+    def keep(self, written: str, visible: str) -> None:
+        """Add a part that stays as it is, with the text that the model reads for it, if any."""
         plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip() if len(visible) <= MAX_WRITTEN else ""
-        if plain and self._reader is not None:
-            self._copy(plain, opening + content + closing)
-        elif not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
-            self.mark(opening + content + closing)
-        else:
-            span = Span(self._length, self._length, opening, closing, content)
-            self._place(span)
-            self._append(plain)
-            span.end = self._length
-            self._has_words = True
-            self._written += (opening, content, closing)
+        self._copy(plain, written)
 
     def _copy(self, text: str, written: str) -> None:
-        """Add a placeholder."""
+        """Add a placeholder, or a mark without text."""
+        if not text or self._reader is None:
+            self.mark(written)
+            return
         first = self._length
         self._append(text)
         self._holes.append(Hole(first, self._length, "element"))

@@ -79,7 +79,7 @@ def translated(block: Block, chosen: random.Random, *, all_words: bool = False) 
     ends = [sum(map(len, parts[: number + 1])) + number for number in range(len(parts))]
     places = [(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
     found = transfer(block.spans, block.text, aligned, [(0, len(block.text))])
-    return write_spans(block.spans, block.text, found, " ".join(parts), places, block.escape)
+    return write_spans(block.spans, found, " ".join(parts), places, block.escape)
 
 
 def nodes(root: "lxml.etree._Element") -> tuple[Counter[tuple[str, ...]], list[str]]:
