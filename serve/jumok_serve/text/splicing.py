@@ -18,6 +18,8 @@ _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
+_TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
+"""A tag in plain text."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
@@ -134,7 +136,26 @@ class Splicing:
             pairs: aligned words of the translation; None: the model does not align, or all have copies.
         """
         missing = () if self.complete else self._missing(pairs)
-        return self._written(sorted([*self._edits, *missing]))
+        return self._written(self._in_pairs(sorted([*self._edits, *missing])))
+
+    def _in_pairs(self, edits: list[Edit]) -> list[Edit]:
+        """Change the start tag and the end tag of a pair for each other if they are in the wrong order."""
+        places = {edit.number: place for place, edit in enumerate(edits)}
+        opened: dict[str, list[int]] = {}
+        for number, one in enumerate(self._placeholders):
+            if (tag := _TAG.fullmatch(one.content)) is None:
+                continue
+            if not tag[1]:
+                opened.setdefault(tag[2], []).append(number)
+            elif starts := opened.get(tag[2]):
+                start, place = starts.pop(), places[number]
+                other = places[start]
+                if place < other and self._begin <= edits[place].first:
+                    edits[place], edits[other] = (
+                        edits[place]._replace(number=start),
+                        edits[other]._replace(number=number),
+                    )
+        return edits
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
         """Yield the changes that write placeholders without a copy."""

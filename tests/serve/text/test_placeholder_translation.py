@@ -4,6 +4,7 @@ import random
 import re
 from collections import Counter
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.results import Translation
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.markup.catalogue import RULES, Message
 from jumok_serve.text.messages import parse_message
 from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.translator import Translator
+from tests.support.models.variants import edited, without
 
 KINDS = (
     "{0}",
@@ -154,6 +157,14 @@ def test_masks_are_placeholders(translator: Translator, markup: MarkupKind, text
         assert found.text.count(tag) == text.count(tag)
     plain = translator.translate(text, placeholders=False, markup=markup, markup_rules=rules, **SHORT)
     assert sorted(re.findall(r"<[^>]+>", plain.text)) == sorted(re.findall(r"<[^>]+>", text))
+
+
+def test_a_flagged_message_needs_no_aligner(tiny_bundle: Path, tmp_path: Path) -> None:
+    message = Message("A dog %s in %d.\n%s", ["c-format"])
+    with Translator(edited(tiny_bundle, tmp_path / "plain", without("aligner")), replicas=1, threads=1) as plain:
+        found = plain.translate(message.markup, markup="xml", markup_rules=RULES, placeholders=True, **SHORT)
+    written = message.write(found.text)
+    assert Counter(re.findall("%.", written)) == message.conversions
 
 
 def test_ignored_content_like_a_placeholder_is_apart_from_it(translator: Translator) -> None:

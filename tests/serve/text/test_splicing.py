@@ -11,7 +11,16 @@ from jumok_serve.tasks.word_alignment import Pair, words
 from jumok_serve.text.placeholders import Placeholder
 from jumok_serve.text.splicing import Splicing
 
-CONTENTS = {"$1": "{a}", "$2": "{b}", "$3": "%(c)d", "11": "https://example.org/?a=b", "%s": "%s", "Foo": "Foo"}
+CONTENTS = {
+    "$1": "{a}",
+    "$2": "{b}",
+    "$3": "%(c)d",
+    "$4": "<b>",
+    "$5": "</b>",
+    "11": "https://example.org/?a=b",
+    "%s": "%s",
+    "Foo": "Foo",
+}
 
 
 def placeholders_of(text: str) -> list[Placeholder]:
@@ -57,6 +66,8 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("open $1 and $2", "öffnen", "0-0", "öffnen {a} {b}"),
         ("$1 open", "開く", "0-2", "{a}開く"),
         ("$1 $1 $2", "$1", "0-0", "{a} {a} {b}"),
+        ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies </b> <b> ansehen</b>"),
+        ("see $4this$5", "dies ansehen", "0-1 1-0", "<b>dies</b> ansehen"),
     ],
 )
 def test_examples(text: str, target: str, links: str | None, expected: str) -> None:
