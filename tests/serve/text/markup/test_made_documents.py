@@ -126,5 +126,6 @@ def test_scripts_stay_glued_to_what_they_belong_to(text: str, seed: int) -> None
     written = parse(text, "html").written(lambda block: translated(block, random.Random(seed), all_words=True))
     for formula in SCRIPTS[:-1]:
         assert len(re.findall(rf"(?<!\w){formula}(?!\w)", written)) == len(re.findall(rf"(?<!\w){formula}", text))
-    assert len(re.findall(r"\s<sup>(?!14)", written)) == 0
+    if not any(formula in text for formula in SCRIPTS[:-1]):  # which are marks here, and no words
+        assert len(re.findall(r"\s<sup>", written)) == 0
     assert len(re.findall(r"<sup>", written)) == len(re.findall(r"<sup>", text))
