@@ -72,8 +72,9 @@ def by_gain(pair: Pair, attention: Floats) -> dict[Span, Place]:
     """Place spans as the server does."""
     source, target = pair.source.text, pair.target.text
     (aligned,) = align_words([TokenAlignment(attention, source, pair.source_tokens, target, pair.target_tokens)])
-    places = [place for place, _ in aligned]
-    found = transfer(pair.source.spans, source, [Word(*one, 0) for _, one in aligned], [(0, len(source))])
+    places = [one.place for one in aligned]
+    read = [Word(*one.source, 0, one.shares) for one in aligned]
+    found = transfer(pair.source.spans, source, read, [(0, len(source))])
     return {
         span: (places[first][0], places[after - 1][1]) if first < after else (0, 0)
         for span, (first, after) in found.items()

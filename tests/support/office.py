@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
-from jumok_serve.tasks.word_alignment import words
+from jumok_serve.tasks.word_alignment import Pair, words
 from jumok_serve.text.files.document import Text, needed_memory
 from jumok_serve.text.markup.parser import Block, parse
 from jumok_serve.text.markup.placing import write_block
@@ -43,22 +43,22 @@ def _aligned(block: Block, *, backwards: bool) -> str:
     """Write a block whose words are translated."""
     if backwards:
         return _reversed(block)
-    parts, pairs, done, length = list[str](), list[tuple[tuple[int, int], tuple[int, int]]](), 0, 0
+    parts, pairs, done, length = list[str](), list[Pair](), 0, 0
     for first, after in words(block.text):
         kept, word = block.text[done:first], block.text[first:after].upper()
         parts += kept, word
         length += len(kept)
-        pairs.append(((length, length + len(word)), (first, after)))
+        pairs.append(Pair((length, length + len(word)), (first, after)))
         length, done = length + len(word), after
     target = "".join(parts) + block.text[done:]
     return write_block(block, [(0, len(block.text))], ("", ""), [target], [pairs])
 
 
 def _reversed(block: Block) -> str:
-    pairs, target = list[tuple[tuple[int, int], tuple[int, int]]](), ""
+    pairs, target = list[Pair](), ""
     for first, after in reversed(list(words(block.text))):
         target += " " if target else ""
-        pairs.append(((len(target), len(target) + after - first), (first, after)))
+        pairs.append(Pair((len(target), len(target) + after - first), (first, after)))
         target += block.text[first:after]
     return write_block(block, [(0, len(block.text))], ("", ""), [target], [pairs])
 

@@ -25,6 +25,10 @@ LEAST_SUM = 1e-3
 """Least sum of the weights of a source word that they are divided by."""
 OTHER_KIND = 0.1
 """Factor of the weight between a word and a sign."""
+POWER = 3
+"""Of the weights of source words that a target word has shares of."""
+SURE_SHARE, LEAST_SHARE = 0.98, 0.01
+"""Share of a source word from which others do not count, and least share that counts."""
 DIGITS = 9
 """Decimal digits of weights that are compared."""
 MAX_BATCH = 2**16
@@ -173,10 +177,22 @@ class TokenAlignment(NamedTuple):
     target_tokens: Sequence[Place]
 
 
-def align_words(
-    sentences: Sequence[TokenAlignment], check: Callable[[str], None] = lambda _: None
-) -> list[list[tuple[Place, Place]]]:
-    """Return each word of the targets, with the source word that it is aligned to, or an empty place.
+class Pair(NamedTuple):
+    """A word of a translation.
+
+    Attributes:
+        place: its place.
+        source: the source word that it is aligned to most; an empty place without one.
+        shares: source words with its share of each, if several count.
+    """
+
+    place: Place
+    source: Place
+    shares: Sequence[tuple[Place, float]] = ()
+
+
+def align_words(sentences: Sequence[TokenAlignment], check: Callable[[str], None] = lambda _: None) -> list[list[Pair]]:
+    """Return the words of the targets, aligned to those of the sources.
 
     Args:
         check: called for each sentence, may raise; see `Deadline.check`.
@@ -185,7 +201,7 @@ def align_words(
     for one in sentences:
         read = max((after for _, after in one.source_tokens), default=0)  # of a source that was truncated
         sides.append((_Words(one.source, read), _Words(one.target, len(one.target))))
-    aligned: list[list[tuple[Place, Place]]] = [[] for _ in sentences]
+    aligned: list[list[Pair]] = [[] for _ in sentences]
     batch: list[int] = []
     most = 0
     # Arrays of many sentences at once: each operator takes far longer to call than to work on one sentence.
@@ -233,7 +249,7 @@ def _align_batch(
     sentences: Sequence[TokenAlignment],
     sides: Sequence[tuple[_Words, _Words]],
     batch: Sequence[int],
-    aligned: list[list[tuple[Place, Place]]],
+    aligned: list[list[Pair]],
 ) -> None:
     """Align the words of some sentences, in arrays that are padded with zeros."""
     chosen = [sentences[index] for index in batch]
@@ -262,14 +278,18 @@ def _align_batch(
     best = weights.argmax(axis=2)
     found = np.take_along_axis(weights, best[:, :, None], 2)[:, :, 0] > 0
     found &= ~others | np.take_along_axis(mine, best, 1)  # else a sign of its own
+    shares = _rows(weights**POWER).round(DIGITS)
+    several = found & (shares.max(axis=2) < SURE_SHARE)
+    counted: dict[tuple[int, int], list[tuple[Place, float]]] = {}
+    for number, row, column in np.argwhere(several[:, :, None] & (shares > LEAST_SHARE)).tolist():
+        share = sources[number].places[column], float(shares[number, row, column])
+        counted.setdefault((number, row), []).append(share)
     for number, (of_one, is_found) in enumerate(zip(best.tolist(), found.tolist(), strict=True)):
-        places = sources[number].places
+        places, target = sources[number].places, targets[number]
         aligned[batch[number]] = [
-            (place, places[word] if is_word else (0, 0))
-            for place, is_particle, word, is_word in zip(
-                targets[number].places, targets[number].particles, of_one, is_found, strict=False
-            )
-            if not is_particle
+            Pair(place, places[of_one[row]] if is_found[row] else (0, 0), counted.get((number, row), ()))
+            for row, place in enumerate(target.places)
+            if not target.particles[row]
         ]
 
 

@@ -93,14 +93,22 @@ class ReadText:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderReader:
-    """Reads texts with placeholders for a model."""
+    """Reads texts with placeholders for a model.
 
-    finder: HoleFinder
+    Attributes:
+        finder: finds them; None: only those that a format knows are placeholders.
+    """
+
+    finder: HoleFinder | None
     stand_ins: StandIns
+
+    def find(self, text: str) -> Sequence[Hole]:
+        """Find the placeholders of a text."""
+        return () if self.finder is None else self.finder.find(text)
 
     def read(self, text: str) -> ReadText:
         """Read a plain text."""
-        holes = self.finder.find(text)
+        holes = self.find(text)
         if not holes:
             return ReadText(text)
         message = parse_message(text) if any(hole.kind == "icu" for hole in holes) else None
@@ -118,7 +126,7 @@ class PlaceholderReader:
             parts += (text[position : hole.first], _COVER * (hole.after - hole.first))
             position = hole.after
         between = "".join((*parts, text[position : branch.after]))
-        found = (one for one in self.finder.find(between) if _COVER not in between[one.first : one.after])
+        found = (one for one in self.find(between) if _COVER not in between[one.first : one.after])
         moved = (Hole(branch.first + one.first, branch.first + one.after, one.kind) for one in found)
         return sorted([*branch.holes, *moved])
 
@@ -147,6 +155,17 @@ class PlaceholderReader:
             length += len(read)
         parts.append(spelled(text[position:after]))
         return ReadText("".join(parts), text if branch is None else "", tuple(found))
+
+
+def joined_holes(holes: Sequence[Hole]) -> list[Hole]:
+    """Return holes in their order; those that share a character are one."""
+    joined = list[Hole]()
+    for hole in sorted(holes, key=lambda one: (one.first, -one.after)):
+        if joined and hole.first < joined[-1].after:
+            joined[-1] = joined[-1]._replace(after=max(joined[-1].after, hole.after))
+        else:
+            joined.append(hole)
+    return joined
 
 
 def _neighbours(holes: Sequence[Hole], edges: Collection[int]) -> Iterator[tuple[Hole, ...]]:

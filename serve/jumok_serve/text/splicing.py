@@ -5,15 +5,12 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from jumok_serve.tasks.particles import particles
-from jumok_serve.tasks.word_alignment import Place, words
+from jumok_serve.tasks.word_alignment import Pair, Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
 from jumok_serve.text.placeholders import Placeholder
-
-Pair: TypeAlias = tuple[Place, Place]
-"""A word of a translation, and the source word that it is aligned to."""
 
 _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
@@ -22,6 +19,8 @@ _STOPS = frozenset(".,;:!?%…、。")
 _APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
+_TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
+"""A tag in plain text."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
@@ -68,11 +67,11 @@ class Spliced(NamedTuple):
         """Return the aligned words of the translation; each placeholder is one."""
         firsts = [edit.first for edit, _ in self.edits]
         kept = list[Pair]()
-        for (first, after), source in pairs:
+        for (first, after), source, shares in pairs:
             number = bisect_left(firsts, after)
             if not number or self.edits[number - 1][0].after <= first:
-                kept.append(((self.moved(first), self.moved(first) + after - first), source))
-        placed = zip(self.places, ((one.start, one.end) for one in self.placeholders), strict=True)
+                kept.append(Pair((self.moved(first), self.moved(first) + after - first), source, shares))
+        placed = (Pair(place, one.place) for place, one in zip(self.places, self.placeholders, strict=True))
         return sorted([*kept, *placed])
 
 
@@ -140,7 +139,26 @@ class Splicing:
             pairs: aligned words of the translation; None: the model does not align, or all have copies.
         """
         missing = () if self.complete else self._missing(pairs)
-        return self._written(sorted([*self._edits, *missing]))
+        return self._written(self._in_pairs(sorted([*self._edits, *missing])))
+
+    def _in_pairs(self, edits: list[Edit]) -> list[Edit]:
+        """Change the start tag and the end tag of a pair for each other if they are in the wrong order."""
+        places = {edit.number: place for place, edit in enumerate(edits)}
+        opened: dict[str, list[int]] = {}
+        for number, one in enumerate(self._placeholders):
+            if (tag := _TAG.fullmatch(one.content)) is None:
+                continue
+            if not tag[1]:
+                opened.setdefault(tag[2], []).append(number)
+            elif starts := opened.get(tag[2]):
+                start, place = starts.pop(), places[number]
+                other = places[start]
+                if place < other and self._begin <= edits[place].first:
+                    edits[place], edits[other] = (
+                        edits[place]._replace(number=start),
+                        edits[other]._replace(number=number),
+                    )
+        return edits
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
         """Yield the changes that write placeholders without a copy."""
@@ -151,12 +169,14 @@ class Splicing:
             return place[0] >= self._begin and (not number or self._edits[number - 1].after <= place[0])
 
         target = self._target
-        free = [pair for pair in pairs or [(word, (0, 0)) for word in words(target)] if is_free(pair[0])]
-        aligned = [(source, word) for word, source in free if source[0] < source[1]]
+        free = [pair for pair in pairs or [Pair(word, (0, 0)) for word in words(target)] if is_free(pair.place)]
+        aligned = [(pair.source, pair.place) for pair in free if pair.source[0] < pair.source[1]]
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
-        edges = sorted({self._begin, *(edge for word, _ in free for edge in word), len(target)})
-        rests = [word for word, _ in free if self._marks.issuperset(target[slice(*word)])]  # of copies that broke
+        edges = sorted({self._begin, *(edge for pair in free for edge in pair.place), len(target)})
+        rests = [  # of copies that broke
+            pair.place for pair in free if self._marks.issuperset(target[slice(*pair.place)])
+        ]
         for number, one in self._numbered(missing=True):
             read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]

@@ -24,7 +24,7 @@ from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
-from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places
+from jumok_serve.tasks.word_alignment import Pair, Place, TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
 from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
@@ -37,7 +37,7 @@ from jumok_serve.text.sentence_splitting import (
     split,
     too_many_sentences,
 )
-from jumok_serve.text.splicing import Pair, Spliced, Splicing
+from jumok_serve.text.splicing import Spliced, Splicing
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count, check_text
 
 
@@ -469,22 +469,22 @@ def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
 
 def _with_terms(pairs: Sequence[Pair], translation: Translation) -> list[Pair]:
     """Return aligned words, of which those of a term are one, which no tag divides; no other has its source words."""
-    sources, terms, taken = sorted(source for _, source in pairs), list[Pair](), set[int]()
+    sources, terms, taken = sorted(pair.source for pair in pairs), list[Pair](), set[int]()
     for term in translation.hypotheses[0].terms:
         if term.target_span is not None and (span := term.source_span) is not None:
             last = sources[bisect_left(sources, (span.after,)) - 1] if sources else (0, 0)
             # In the text tags may divide it.
             source = last if span.first < last[0] < span.after else (span.first, span.after)
-            terms.append(((term.target_span.first, term.target_span.after), source))
+            terms.append(Pair((term.target_span.first, term.target_span.after), source))
             taken.update(range(span.first, span.after))
     terms.sort()
-    ends = [after for (_, after), _ in terms]
+    ends = [term.place[1] for term in terms]
 
-    def is_outside(first: int, after: int) -> bool:
-        number = bisect_right(ends, first)
-        return number == len(terms) or after <= terms[number][0][0]
+    def is_outside(place: Place) -> bool:
+        number = bisect_right(ends, place[0])
+        return number == len(terms) or place[1] <= terms[number].place[0]
 
-    others = ((word, (0, 0) if source[0] in taken else source) for word, source in pairs if is_outside(*word))
+    others = (Pair(pair.place, (0, 0)) if pair.source[0] in taken else pair for pair in pairs if is_outside(pair.place))
     return sorted([*others, *terms])
 
 
@@ -539,7 +539,7 @@ def submit_texts(
     """Queue the sentences of texts; see `Translator.submit`."""
     started = time.monotonic()
     reader = None
-    if parameters.placeholders is not None:
+    if parameters.placeholders is not None or parameters.markup is not None:
         reader = PlaceholderReader(parameters.placeholders, model.stand_ins(model.direction(parameters)))
     documents: Sequence[Document | None] = [None] * len(texts)
     if parameters.markup is not None:
@@ -578,7 +578,7 @@ def submit_texts(
             kept=[place for block in blocks for place in block.all_kept] if reader else None,
             started=started,
         )
-    aligns = model.teacher_forcing.can_align and (parameters.markup is not None or reader is not None)
+    aligns = model.teacher_forcing.can_align and reader is not None
     return PendingTexts(
         sentences,
         annotated,

@@ -5,7 +5,7 @@ import pytest
 
 from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.interrupts import Deadline
-from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import MAX_WORDS, Pair, Place, TokenAlignment, align_words, token_places, words
 from tests.support.growth import calls_made, lines_run
 from tests.support.memory import memory_of
 
@@ -92,7 +92,7 @@ def test_a_truncated_text_takes_the_memory_of_what_is_read() -> None:
 def test_words_that_a_token_covers_in_part_are_whole() -> None:
     rows, target = np.array([[0.1, 0.9], [0.9, 0.1]]), "Katzen rote"
     found = align_words([TokenAlignment(rows, "red cats sleep", [(0, 3), (4, 6)], target, words(target))])
-    assert found == [[((0, 6), (4, 8)), ((7, 11), (0, 3))]]
+    assert [[pair[:2] for pair in of_one] for of_one in found] == [[((0, 6), (4, 8)), ((7, 11), (0, 3))]]
 
 
 def test_tokens_of_many_signs_take_bounded_memory() -> None:
@@ -119,14 +119,23 @@ def test_a_word_goes_with_the_word_that_it_attends_to_most(
     rows: list[list[float]], source: str, target: str, found: list[str]
 ) -> None:
     (places,) = align_words([TokenAlignment(np.array(rows), source, words(source), target, words(target))])
-    assert [place for place, _ in places] == words(target)
-    assert [source[slice(*place)] for _, place in places] == found
+    assert [pair.place for pair in places] == words(target)
+    assert [source[slice(*pair.source)] for pair in places] == found
+
+
+def test_a_word_has_shares_of_several_words() -> None:
+    rows, source = np.array([[0.5, 0.5, 0.0], [0.01, 0.01, 0.98]]), "fire truck red"
+    ((both, one),) = align_words(
+        [TokenAlignment(rows, source, words(source), "Feuerwehrauto rotes", [(0, 13), (14, 19)])]
+    )
+    assert both.shares == [((0, 4), 0.5), ((5, 10), 0.5)]
+    assert (one.source, one.shares) == ((11, 14), ())
 
 
 def test_no_words_are_aligned_to_nothing() -> None:
     without = np.zeros((1, 1))
     assert align_words([]) == []
-    assert align_words([TokenAlignment(without, "", [(0, 0)], "Haus", [(0, 4)])]) == [[((0, 4), (0, 0))]]
+    assert align_words([TokenAlignment(without, "", [(0, 0)], "Haus", [(0, 4)])]) == [[Pair((0, 4), (0, 0))]]
     assert align_words([TokenAlignment(without, "house", [(0, 5)], "", [(0, 0)])]) == [[]]
 
 

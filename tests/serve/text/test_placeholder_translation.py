@@ -4,6 +4,7 @@ import random
 import re
 from collections import Counter
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.results import Translation
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.markup.catalogue import RULES, Message
 from jumok_serve.text.messages import parse_message
 from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.translator import Translator
+from tests.support.models.variants import edited, without
 
 KINDS = (
     "{0}",
@@ -128,6 +131,40 @@ def test_markup_has_each_once_as_it_was_written(translator: Translator, markup: 
         for content in {*contents, "x{y}"}:
             assert written.count(content) == text.count(content), (text, written)
         assert unescape(written).count("<b>") == unescape(written).count("</b>") == 1
+
+
+@pytest.mark.parametrize(
+    ("markup", "text", "masks"),
+    [
+        ("xml", 'A dog <x id="16"></x> to <x id="22"></x>.', ['<x id="16"></x>', '<x id="22"></x>']),
+        ("xml", '<x id="1"/> runs, <ph\nid="2"/><x/>', ['<x id="1"/>', '<ph\nid="2"/><x/>']),
+        ("xml", "A <b>dog <keep/></b> <i>in</i> <m/> the <no translate='no'/> park.", ["<keep/>"]),
+        ("xml", "A <keep>%s <b>dogs</b></keep> in <ph>%d</ph>", ["%s dogs", "%d"]),
+        ("xml", "A {n, plural, other {# <x/>}} dog", ["{n, plural, other {# <x/>}}"]),
+        ("html", "A dog <X ID=1 /> to <x id=2></x>", ["<X ID=1 />", "<x id=2></x>"]),
+        ("html", 'A <span class="notranslate" id=1></span> dog', ['<span class="notranslate" id=1></span>']),
+        ("html", "A <kbd>+</kbd> and <code>a <b>b</b></code>", ["+", "a b"]),
+        ("html", 'A <a id=b></a> <img src=a> <i class="notranslate"></i> <b></b> <wbr> <code></code> dog', []),
+        ("html", 'A <svg><path d="x"/></svg> dog<br>in <script>a</script> the park', []),
+        ("html", '<x id="1"/> <code>a</code>', []),
+    ],
+)
+def test_masks_are_placeholders(translator: Translator, markup: MarkupKind, text: str, masks: list[str]) -> None:
+    rules = MarkupRules(ignore_tags=("keep",))
+    found = translator.translate(text, placeholders=True, markup=markup, markup_rules=rules, **SHORT)
+    assert [term.source for term in found.hypotheses[0].terms] == masks
+    for tag in re.findall(r"<[^>]+>", text):
+        assert found.text.count(tag) == text.count(tag)
+    plain = translator.translate(text, placeholders=False, markup=markup, markup_rules=rules, **SHORT)
+    assert sorted(re.findall(r"<[^>]+>", plain.text)) == sorted(re.findall(r"<[^>]+>", text))
+
+
+def test_a_flagged_message_needs_no_aligner(tiny_bundle: Path, tmp_path: Path) -> None:
+    message = Message("A dog %s in %d.\n%s", ["c-format"])
+    with Translator(edited(tiny_bundle, tmp_path / "plain", without("aligner")), replicas=1, threads=1) as plain:
+        found = plain.translate(message.markup, markup="xml", markup_rules=RULES, placeholders=True, **SHORT)
+    written = message.write(found.text)
+    assert Counter(re.findall("%.", written)) == message.conversions
 
 
 def test_ignored_content_like_a_placeholder_is_apart_from_it(translator: Translator) -> None:

@@ -7,11 +7,20 @@ from itertools import chain
 import pytest
 
 from jumok_serve.tasks.stand_ins import Hole
-from jumok_serve.tasks.word_alignment import words
+from jumok_serve.tasks.word_alignment import Pair, words
 from jumok_serve.text.placeholders import Placeholder
-from jumok_serve.text.splicing import Pair, Splicing
+from jumok_serve.text.splicing import Splicing
 
-CONTENTS = {"$1": "{a}", "$2": "{b}", "$3": "%(c)d", "11": "https://example.org/?a=b", "%s": "%s", "Foo": "Foo"}
+CONTENTS = {
+    "$1": "{a}",
+    "$2": "{b}",
+    "$3": "%(c)d",
+    "$4": "<b>",
+    "$5": "</b>",
+    "11": "https://example.org/?a=b",
+    "%s": "%s",
+    "Foo": "Foo",
+}
 
 
 def placeholders_of(text: str) -> list[Placeholder]:
@@ -31,7 +40,7 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
     """Return pairs of links such as `2-0`: the third word of the target with the first of the text."""
     sources, targets = words(text), words(target)
     linked = {int(link.split("-")[0]): int(link.split("-")[1]) for link in links.split()}
-    return [(place, sources[linked[index]] if index in linked else (0, 0)) for index, place in enumerate(targets)]
+    return [Pair(place, sources[linked[index]] if index in linked else (0, 0)) for index, place in enumerate(targets)]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,8 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("chapter %s", "제%s장", None, "제%s장"),
         ("$1$2", "$1$2", None, "{a}{b}"),
         ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
+        ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies </b> <b> ansehen</b>"),
+        ("see $4this$5", "dies ansehen", "0-1 1-0", "<b>dies</b> ansehen"),
     ],
 )
 def test_examples(text: str, target: str, links: str | None, expected: str) -> None:
@@ -98,7 +109,7 @@ def made(rng: random.Random) -> tuple[str, str, list[Pair] | None]:
     rng.shuffle(target_parts)
     target = rng.choice([" ", "-", " "]).join(target_parts)
     sources = [(0, 0), *words(text)]
-    return text, target, rng.choice([None, [(place, rng.choice(sources)) for place in words(target)]])
+    return text, target, rng.choice([None, [Pair(place, rng.choice(sources)) for place in words(target)]])
 
 
 def test_each_placeholder_is_written_once() -> None:
@@ -116,6 +127,6 @@ def test_each_placeholder_is_written_once() -> None:
         assert edges == sorted(edges)
         between = "".join(spliced.text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
         assert not any(text[one.start : one.end] in between for one in placeholders if one.spliced)
-        for (first, after), _ in spliced.words(pairs or []):
+        for (first, after), *_ in spliced.words(pairs or []):
             assert spliced.text[first:after].strip()
     assert min(seen.values()) > 200

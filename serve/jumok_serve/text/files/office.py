@@ -346,7 +346,7 @@ def _has_inline(content: Archive, entry: Entry) -> bool:
     return any(_INLINE in one[-len(_INLINE) :] + other for one, other in pairwise((b"", *parts)))
 
 
-_RULES: Final = MarkupRules(non_splitting_tags=("r", "g", "x"), splitting_tags=("p", "br"))
+_RULES: Final = MarkupRules(non_splitting_tags=("r", "g", "m", "x"), splitting_tags=("p", "br"))
 NO_PARTS: Final = Parts(name="parts", marks="", size=0, most=0)
 
 

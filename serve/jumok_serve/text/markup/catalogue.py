@@ -18,7 +18,7 @@ from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import find_holes, kinds_of_flag
 from jumok_serve.text.markup.scanner import Kind, Token
 from jumok_serve.text.markup.strings import Numbered
-from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends, is_translated
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, MASKS, find_ends, is_translated
 
 RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
 """Rules for the elements of the XML."""
@@ -177,7 +177,7 @@ class Message(Numbered):
                 end, position, _ = kept[ends[number]]
                 shown = html.unescape(_TAG.sub("", text[after:end]))
                 yield _Unit("hole", text[first:position], token.name in _BLOCKS, shown)
-            elif token.kind is Kind.TEXT:
+            elif token.kind is Kind.TEXT or (token.kind is Kind.EMPTY and token.name in MASKS):
                 yield _Unit("hole", token.written, shown=token.written)
             else:
                 kind = "open" if number in ends else "close" if number in closing else "mark"

@@ -16,7 +16,7 @@ from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
 from jumok_serve.text.markup.structure import (
     BLOCKS,
-    READINGS,
+    IGNORED,
     Structure,
     find_structure,
     ignored_names,
@@ -24,17 +24,16 @@ from jumok_serve.text.markup.structure import (
     mend,
 )
 from jumok_serve.text.messages import parse_message
-from jumok_serve.text.placeholders import PlaceholderReader, ReadText
+from jumok_serve.text.placeholders import PlaceholderReader, ReadText, joined_holes
 
 
 @dataclass(eq=False, slots=True)
 class Span:
-    """An element inside of a block, or a mark without translated content.
+    """An element inside of a block, or a mark without text.
 
     Attributes:
         start, end: indices of its text in the block's; equal for a mark.
         opening, closing: its tags as they were written.
-        content: what stands between the tags, if it is not translated; None: the text.
         children: spans inside of it, in their order.
         after_space: True if white space or nothing stands before it.
     """
@@ -43,7 +42,6 @@ class Span:
     end: int
     opening: str
     closing: str = ""
-    content: str | None = None
     children: "list[Span]" = field(default_factory=list)
     after_space: bool = False
 
@@ -117,10 +115,12 @@ class Document:
         return "".join(piece if isinstance(piece, str) else write(piece) for piece in self.pieces)
 
 
-MAX_VISIBLE = 64
-"""Characters of ignored content that the model reads as a part of the sentence."""
+UNREAD = frozenset("rp rt script style svg template textarea".split())  # noqa: SIM905
+"""Elements of HTML whose content is no part of the sentence."""
+EMPTY = IGNORED.union("a br i img wbr".split())  # noqa: SIM905
+"""Elements of HTML that may be empty, as anchors and icons; others that are not translated are placeholders then."""
 MAX_WRITTEN = 2048
-"""Most characters that these are written with, as entities and white space."""
+"""Most characters of content that is a part of the sentence, as written, with entities and white space."""
 
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9._-]*);")
 _XML_ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'"}
@@ -137,7 +137,7 @@ def parse(
     """Parse a document; unclosed and crossed tags of HTML are mended.
 
     Args:
-        reader: finds the placeholders of blocks; None: they are text.
+        reader: finds the placeholders of blocks; None: there are none, and what is not translated is a mark.
 
     Raises:
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
@@ -166,7 +166,7 @@ def _with_messages(tokens: Sequence[Token], reader: PlaceholderReader) -> Iterat
         hole.kind == "icu" and bisect_left(tags, hole.first) < bisect_left(tags, hole.after)
         for hole in (message.branches[0].holes if message else ())
     )
-    if message is None or not divided or all(hole.kind != "icu" for hole in reader.finder.find(text)):
+    if message is None or not divided or all(hole.kind != "icu" for hole in reader.find(text)):
         yield from tokens
         return
     parts = list[tuple[int, int, Kind, str]]()
@@ -218,7 +218,7 @@ def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_enti
         elif token.kind is Kind.TEXT:
             block.add_text(written)
         elif token.kind is Kind.UNIT:
-            block.keep("", written, "", token.name)
+            block.keep(written, token.name)
         elif first in structure.ends:
             block.open(written)
         elif first in ends:
@@ -236,48 +236,39 @@ def _literal(written: str, reader: PlaceholderReader | None) -> Iterator[str | B
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
         yield text[:lead]
         block = Block(text[lead:trail], [], literal=True)
-        yield block if reader is None else _with_placeholders(block, reader, {})
+        yield block if reader is None else _with_placeholders(block, reader, (), {})
         yield text[trail:]
     else:
         yield text
     yield closing
 
 
-def _with_placeholders(block: Block, reader: PlaceholderReader, written: Mapping[int, str]) -> Block:
+def _with_placeholders(
+    block: Block, reader: PlaceholderReader, known: Sequence[Hole], written: Mapping[int, str]
+) -> Block:
     """Let a model read a block whose placeholders are known; a tag inside of one divides it.
 
-    Ignored content with placeholders is one, which is written with its element.
-
     Args:
+        known: placeholders beside those that the reader finds.
         written: characters that were written in another form, by their indices.
     """
     spans, waiting = list[Span](), list(block.spans)
     while waiting:
         spans.append(span := waiting.pop())
         waiting += span.children
-    ignored = sorted((span.start, span.end) for span in spans if span.content is not None)
-    if not spans:
+    if not spans and not known:
         read = reader.read(block.text)
     else:
         edges = sorted({edge for span in spans for edge in (span.start, span.end)})
-        holes = list[Hole]()
-        for part in (part for hole in reader.finder.find(block.text) for part in _parts(block.text, hole, edges)):
-            number = bisect_left(ignored, (part.first + 1,))
-            if not number or ignored[number - 1][1] <= part.first:
-                holes.append(part)
-            elif not holes or holes[-1][:2] != ignored[number - 1]:
-                holes.append(Hole(*ignored[number - 1], part.kind))
-        read = reader.with_holes(block.text, holes, edges=frozenset(edges)) if holes else ReadText(block.text)
+        holes = joined_holes([*known, *reader.find(block.text)])
+        parts = [part for hole in holes for part in _parts(block.text, hole, edges)]
+        read = reader.with_holes(block.text, parts, edges=frozenset(edges))
     if not read.placeholders:
         return block
     for span in spans:
         span.start, span.end = read.place(span.start), read.place(span.end)
     places = [(one.holes[0].first, one.holes[-1].after) for one in read.placeholders]
-    apart = frozenset(ignored)
-    forms = tuple(
-        "" if place in apart else "".join(written.get(index, block.text[index]) for index in range(*place))
-        for place in places
-    )
+    forms = tuple("".join(written.get(index, block.text[index]) for index in range(*place)) for place in places)
     return Block(read.text, block.spans, block.entities, block.literal, read, forms)
 
 
@@ -297,6 +288,8 @@ class _BlockBuilder:
         self._reader = reader
         self._html = html_entities
         self._forms: dict[int, str] = {}  # of characters that are written in another form
+        self._holes: list[Hole] = []
+        self._has_words = False  # beside the holes
         self._text: list[str] = []
         self._length = 0
         self._space = True  # at the end of the text
@@ -318,6 +311,7 @@ class _BlockBuilder:
                 self._entities.setdefault(character, found[0])
                 self._forms[self._length] = found[0]
                 self._append(character)
+                self._has_words = self._has_words or character.isalnum()
             else:
                 self._place(Span(self._length, self._length, found[0]))
         self._add(written[end:])
@@ -341,28 +335,35 @@ class _BlockBuilder:
         self._written.append(written)
 
     def ignore(self, tokens: Sequence[Token]) -> None:
-        """Add an element whose content is not translated; the model reads it if it is short."""
-        opening, *inside, closing = (token.written for token in tokens)
-        content = "".join(inside)
-        short = len(content) <= MAX_WRITTEN and len(inside) == 1 and tokens[1].kind is Kind.TEXT
-        self.keep(opening, content, closing, content if short and tokens[0].name not in READINGS else "")
+        """Add an element whose content is not translated; the model reads its text, or a stand-in."""
+        written, name = "".join(token.written for token in tokens), tokens[0].name
+        visible = "".join(token.written for token in tokens[1:-1] if token.kind is Kind.TEXT)
+        if visible.strip(_SPACES) or (self._html and name in EMPTY):
+            self.keep(written, "" if self._html and name in UNREAD else visible)
+        else:
+            self._copy(written, written)
 
-    def keep(self, opening: str, content: str, closing: str, visible: str) -> None:
-        """Add content that stays as it is, with the text that the model reads for it, if any."""
+    def keep(self, written: str, visible: str) -> None:
+        """Add a part that stays as it is, with the text that the model reads for it, if any."""
         plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip() if len(visible) <= MAX_WRITTEN else ""
-        if not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
-            self.mark(opening + content + closing)
+        self._copy(plain, written)
+
+    def _copy(self, text: str, written: str) -> None:
+        """Add a placeholder, or a mark without text."""
+        if not text or self._reader is None:
+            self.mark(written)
             return
-        span = Span(self._length, self._length, opening, closing, content)
-        self._place(span)
-        self._append(plain)
-        span.end = self._length
-        self._written += (opening, content, closing)
+        first = self._length
+        self._append(text)
+        self._holes.append(Hole(first, self._length, "element"))
+        self._forms |= {**dict.fromkeys(range(first, self._length), ""), first: written}
+        self._written.append(written)
+        self._last = None
 
     def pieces(self) -> Iterator[str | Block]:
         """Yield the block, or its tokens as they were written if it has no text to translate."""
         text = "".join(self._text)
-        if not any(map(str.isalnum, text)):
+        if not self._has_words:
             yield "".join(self._written)
             return
         first = self._written[0]
@@ -377,7 +378,7 @@ class _BlockBuilder:
         if after_space:
             after_space.opening = f" {after_space.opening}"
         block = Block(text[:length], self._spans, self._entities)
-        yield block if self._reader is None else _with_placeholders(block, self._reader, self._forms)
+        yield block if self._reader is None else _with_placeholders(block, self._reader, self._holes, self._forms)
         last = self._written[-1]
         if length < len(text) and not after_space:
             yield last[len(last.rstrip(_SPACES)) :] or " "
@@ -399,6 +400,7 @@ class _BlockBuilder:
             if self._last is not None:  # between two white spaces: the second one goes with the tag
                 self._last.add_space()
         self._append(text)
+        self._has_words = self._has_words or any(map(str.isalnum, text))
         self._last = None
 
     def _note_spaces(self, written: str) -> None:

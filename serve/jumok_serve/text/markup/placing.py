@@ -2,7 +2,7 @@
 
 Each span over the source takes one interval of the target's words, inside of its parent's and apart from its siblings.
 Among all such intervals, in the order in which the siblings' words stand in the target, those with the largest sum of
-gains are taken: a word gains its share of source characters inside of the span, less `THRESHOLD`.
+gains are taken: a word gains the share of its source words inside of the span, less `THRESHOLD`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -12,12 +12,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from jumok_serve.tasks.word_alignment import Place, after_particle, words
+from jumok_serve.tasks.word_alignment import Pair, Place, after_particle, words
 from jumok_serve.text.markup.parser import Block, Span
-from jumok_serve.text.splicing import Pair, space_between
 
 THRESHOLD = 0.5
-"""A word gains if more than this share of its source word is inside of the span."""
+"""A word gains if more than this share of its source words is inside of the span."""
 UNALIGNED = -0.05
 """Gain of a word without source word: a span has none at its ends, but may go over one."""
 OUTSIDE = -64.0
@@ -35,13 +34,15 @@ class Word(NamedTuple):
     """A word of the target.
 
     Attributes:
-        start, end: indices of the source text that it is aligned to; equal without alignment.
+        start, end: indices of the source text that it is aligned to most; equal without alignment.
         sentence: index of its sentence.
+        shares: parts of the source with its share of each, if several count.
     """
 
     start: int
     end: int
     sentence: int
+    shares: Sequence[tuple[Place, float]] = ()
 
 
 class WrittenForm(NamedTuple):
@@ -55,10 +56,6 @@ class WrittenForm(NamedTuple):
     first: int
     after: int
     text: str
-
-
-MAX_SEARCHED = 2**26
-"""Characters of a block's translation that are searched for copies of ignored content, each as often as it is."""
 
 
 def needs_alignment(block: Block) -> bool:
@@ -98,78 +95,25 @@ def write_block(
     def add(written: str, source: Place, pairs: Iterable[Pair]) -> None:
         nonlocal target
         at, shift, sentence = len(target), source[0], len(sentences)
-        for (first, after), (start, end) in pairs:
+        for (first, after), (start, end), of_words in pairs:
             places.append((at + first, at + after))
-            aligned.append(Word(shift + start, shift + end, sentence))
+            shares = [((shift + begin, shift + stop), share) for (begin, stop), share in of_words]
+            aligned.append(Word(shift + start, shift + end, sentence, shares))
         sentences.append(source)
         target += written
 
     end = 0
     for index, (kept, place) in enumerate(zip(kept_texts, (*sources, (len(block.text),) * 2), strict=True)):
-        add(kept, (end, place[0]), [(word, word) for word in words(kept)] if kept else ())
+        add(kept, (end, place[0]), [Pair(word, word) for word in words(kept)] if kept else ())
         if index < len(translations):
             written, pairs = translations[index], aligned_words[index]
             if pairs is None:
                 everything = -place[0], len(block.text) - place[0]  # all spans have all words
-                pairs = [(word, everything) for word in words(written)]
+                pairs = [Pair(word, everything) for word in words(written)]
             add(written, place, pairs)
         end = place[1]
-    align_copies(block, target, places, aligned, forms)
     intervals = transfer(block.spans, block.text, aligned, sentences)
-    return write_spans(block.spans, block.text, intervals, target, places, block.escape, forms)
-
-
-def align_copies(
-    block: Block, target: str, places: Sequence[Place], aligned: list[Word], forms: Sequence[WrittenForm] = ()
-) -> None:
-    """Align ignored content with its copy in the translation, if there is one, and with nothing else.
-
-    Args:
-        forms: placeholders of the translation, which are no copies; ignored content with placeholders is one without
-            text.
-    """
-    forms = [form for form in forms if form.text]
-    ends = [form.after for form in forms]
-    waiting, done, searched = block.spans[::-1], 0, 0
-    by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
-    starts = [aligned[index].start for index in by_source]
-    while waiting:
-        span = waiting.pop()
-        waiting += reversed(span.children)
-        if span.content is None or searched > MAX_SEARCHED:
-            continue
-        shown, begin = _given(block, span), done
-        while (first := _find_copy(target, shown, begin)) >= 0:
-            number = bisect_right(ends, first)
-            if number == len(ends) or first + len(shown) <= forms[number].first:
-                break
-            begin = forms[number].after
-        searched += (len(target) if first < 0 else first) - done
-        if first < 0:
-            continue
-        done = first + len(shown)
-        for index in by_source[bisect_left(starts, span.start) : bisect_right(starts, span.end)]:
-            word = aligned[index]
-            if span.start <= word.start and word.end <= span.end:
-                aligned[index] = Word(0, 0, word.sentence)
-        for index in range(bisect_left(places, (first, first)), bisect_right(places, (done, done))):
-            if first <= places[index][0] and places[index][1] <= done:
-                aligned[index] = Word(span.start, span.end, aligned[index].sentence)
-
-
-def _given(block: Block, span: Span) -> str:
-    return block.text[span.start : span.end] if block.read is None else block.read.given_part(span.start, span.end)
-
-
-def _find_copy(target: str, content: str, done: int) -> int:
-    """Return the index of a content that is no part of a longer word or number; -1 if there is none."""
-    first = done - 1
-    while (first := target.find(content, first + 1)) >= 0:
-        after = first + len(content)
-        ends = target[first - 1 : first + 1] if first else "", target[after - 1 : after + 1]
-        if not any(len(end) == 2 and end.isascii() and end.isalnum() for end in ends):  # particles may follow
-            break
-    return first
+    return write_spans(block.spans, intervals, target, places, block.escape, forms)
 
 
 Interval: TypeAlias = tuple[int, int]
@@ -179,7 +123,7 @@ Interval: TypeAlias = tuple[int, int]
 def transfer(
     spans: Sequence[Span], text: str, words: Sequence[Word], sentences: Sequence[tuple[int, int]]
 ) -> dict[Span, Interval]:
-    """Return the interval of each span; that of a mark is empty, as is one of ignored content without a word.
+    """Return the interval of each span; that of a mark is empty.
 
     Args:
         spans: outermost spans.
@@ -196,7 +140,7 @@ def transfer(
         found |= placed
         apart = sorted((first, after, one.start) for one, (first, after) in placed.items())
         for one in siblings:
-            if one not in placed:
+            if one.is_mark:
                 found[one] = _mark(target, one.start, (start, end), within, apart)
             if one.children:
                 waiting.append((one.children, one.start, one.end, found[one]))
@@ -228,12 +172,7 @@ class _Target:
 
     def in_order(self, spans: Sequence[Span], window: Interval) -> dict[Span, Interval]:
         """Place siblings with text where the source first gets to them."""
-        placed = {one: (self._place_of(one.start, window), self._place_of(one.end, window)) for one in spans}
-        return {
-            one: place
-            for one, place in placed.items()
-            if one.content is None or (place[0] < place[1] and min(self.gains(one, place)) > 0)
-        }
+        return {one: (self._place_of(one.start, window), self._place_of(one.end, window)) for one in spans}
 
     def _place_of(self, index: int, window: Interval) -> int:
         return bisect_left(self._reached, index, *window)
@@ -270,15 +209,20 @@ class _Target:
         """Return the gain of each word of a window."""
         first, after = span.start, span.end
         gains = []
-        for start, end, _ in self.words[slice(*window)]:
+        for start, end, _, shares in self.words[slice(*window)]:
             if end <= start:
                 gains.append(UNALIGNED)
-            elif first <= start and end <= after:
+            elif not shares and first <= start and end <= after:
                 gains.append(1 - THRESHOLD)
             else:
-                gains.append(max(min(end, after) - max(start, first), 0) / (end - start) - THRESHOLD)
-        # Words in the interval of ignored content are replaced by it.
-        return gains if span.content is None else [gain if gain > 0 else OUTSIDE for gain in gains]
+                gains.append(
+                    sum(
+                        share * max(min(stop, after) - max(begin, first), 0) / (stop - begin)
+                        for (begin, stop), share in shares or [((start, end), 1.0)]
+                    )
+                    - THRESHOLD
+                )
+        return gains
 
 
 class _Candidate(NamedTuple):
@@ -318,9 +262,6 @@ def _place_group(target: _Target, spans: Sequence[tuple[Span, Interval]]) -> dic
     if target.cells < 0:
         return target.in_order([span for span, _ in spans], words)
     group = [_Candidate(span, window, target.gains(span, window)) for span, window in spans]
-    group = [one for one in group if one.span.content is None or max(one.gains, default=OUTSIDE) > 0]
-    if not group:
-        return {}
     lo, hi = min(one.window[0] for one in group), max(one.window[1] for one in group)
     by_target = sorted(group, key=_middle) if len(group) > 1 else group
     total, intervals = best_intervals([_widened(one, lo, hi) for one in by_target])
@@ -410,7 +351,6 @@ def _beside(target: _Target, index: int, parent: tuple[int, int], within: Interv
 
 def write_spans(  # noqa: PLR0917 - the texts with their places
     spans: Sequence[Span],
-    text: str,
     found: Mapping[Span, Interval],
     target: str,
     words: Sequence[tuple[int, int]],
@@ -419,28 +359,25 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
 ) -> str:
     """Write a translation with the tags of its spans, each once.
 
-    Ignored content that stands in the place of no word gets the spaces that it has in the source.
-
     Args:
-        text: source text.
         found: interval of each span in the words.
         target: plain translation.
         words: first character of each word, and the character after it.
         forms: placeholders of the translation, in their order.
     """
     parts: list[str] = []
-    done, last = 0, ""  # the character written last, tags aside
+    done = 0
     left = deque(forms)
 
     def text_until(place: int) -> None:
-        nonlocal done, last
+        nonlocal done
         while left and left[0].first < place:
             form = left.popleft()
             parts.extend((escape(target[done : form.first]), form.text))
-            done, last = form.after, target[form.after - 1]
+            done = form.after
         if place > done:
             parts.append(escape(target[done:place]))
-            done, last = place, target[place - 1]
+            done = place
 
     waiting: list[tuple[Span | None, int]] = []
     ends: list[tuple[Span, int]] = []
@@ -465,20 +402,10 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             begin = words[first][0]
         text_until(begin)
         end = done if empty else words[after - 1][1]
-        if span.content is None:
-            parts.append(span.opening)
-            ends.append((span, end))
-            waiting.append((None, end))
-            add(span.children, end)
-            continue
-        inside = text[span.start : span.end]
-        if empty and inside:
-            parts.append(space_between(last, inside[0], text[max(0, span.start - 1) : span.start]))
-        parts += (span.opening, span.content, span.closing)
-        done, last = max(done, end), inside[-1:]
-        if empty and inside:
-            parts.append(space := space_between(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
-            last = space or last
+        parts.append(span.opening)
+        ends.append((span, end))
+        waiting.append((None, end))
+        add(span.children, end)
     text_until(len(target))
     return "".join(parts)
 

@@ -113,7 +113,7 @@ def has_words(text: str) -> bool:
 class Paragraph:
     """Characters of a paragraph as a small document of XML, and what stands in the file for its elements.
 
-    In the document ``<r i="1">`` is a run, ``<g i="2">`` a group, ``<x i="3"/>`` a mark, with content a hole, and
+    In the document ``<r i="1">`` is a run, ``<g i="2">`` a group, ``<m i="3"/>`` a mark, ``<x>`` a hole, and
     ``<br i="4"/>`` a break.
 
     Attributes:
@@ -335,7 +335,7 @@ class Paragraph:
             elif kind == "hole" and not self._is_in_word(index):
                 written.append(f'<x i="{number}" translate="no">{text}</x>')
             else:
-                written.append(f'<{"br" if kind == "break" else "x"} i="{number}"/>')
+                written.append(f'<{"br" if kind == "break" else "m"} i="{number}"/>')
         return "".join(written) + ("</r>" if run >= 0 else "")
 
     def _group_runs(self) -> dict[int, int]:

@@ -85,10 +85,10 @@ BLOCKS = frozenset(
     ]
 )
 """Elements of HTML that separate sentences."""
-READINGS = frozenset({"rp", "rt"})
-"""Elements of HTML that say how the text before them is read."""
-IGNORED = READINGS.union("code kbd math pre samp script style svg template textarea tt var".split())  # noqa: SIM905
+IGNORED = frozenset("code kbd math pre rp rt samp script style svg template textarea tt var".split())  # noqa: SIM905
 """Elements of HTML whose content is not translated."""
+MASKS = frozenset({"x", "ph"})
+"""Elements of XLIFF that stand for placeholders if they are empty; clients of translation services write them too."""
 SCRIPTS = frozenset({"sub", "sup"})
 MAX_SCRIPT = 16
 """Characters, and tags, of a sub- or superscript that is no text."""
@@ -214,12 +214,14 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
     blocks = BLOCKS if kind == "html" else _xml_blocks(tokens)
     splitting = {name(tag) for tag in rules.splitting_tags} | (_cells(tokens) if kind == "html" else set())
     inside = {name(tag) for tag in rules.non_splitting_tags}
-    ignored = ignored_names(kind, rules)
+    ignored, masks = ignored_names(kind, rules), MASKS.union(map(name, rules.ignore_tags))
     found = Structure(tokens, find_ends(tokens))
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
         found.separate.append(token.kind in {Kind.CDATA, Kind.SYNTAX} or (named and (block or token.name in splitting)))
+        if token.name in masks and (token.kind is Kind.EMPTY or found.ends.get(index) == index + 1):
+            found.ignored[index] = found.ends.get(index, index)
     said = {index: is_translated(tokens[index], kind, ignored) for index in found.ends}
     _ignore(found, {index: translated for index, translated in said.items() if translated is not None})
     separate_parents(found)

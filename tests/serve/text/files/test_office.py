@@ -93,10 +93,10 @@ WORD = [
     (f"{run('A ')}<w:ins w:id='1'>{run('new')}</w:ins>{run(' dog')}", ['A <g i="1">new</g> dog'], None),
     (
         f"{run('A ')}<w:del w:id='1'><w:r><w:delText>old</w:delText></w:r></w:del>{run('dog')}",
-        ['A <x i="1"/>dog'],
+        ['A <m i="1"/>dog'],
         None,
     ),
-    (f"{run('A ')}<w:moveFrom w:id='1'>{run('old')}</w:moveFrom>{run('dog')}", ['A <x i="1"/>dog'], None),
+    (f"{run('A ')}<w:moveFrom w:id='1'>{run('old')}</w:moveFrom>{run('dog')}", ['A <m i="1"/>dog'], None),
     (
         f"{run('A ')}<w:sdt><w:sdtPr><w:id w:val='1'/></w:sdtPr><w:sdtContent>{run('dog')}"
         f"</w:sdtContent></w:sdt>{run(' b')}",
@@ -108,11 +108,11 @@ WORD = [
         ["A "],
         None,
     ),
-    (f"{run('A')}<w:r><w:footnoteReference w:id='2'/></w:r>{run(' b')}", ['A<x i="1"/> b'], None),
-    (f"{run('Let ')}<m:oMath><m:r><m:t>x+y</m:t></m:r></m:oMath>{run(' be')}", ['Let <x i="1"/> be'], None),
+    (f"{run('A')}<w:r><w:footnoteReference w:id='2'/></w:r>{run(' b')}", ['A<m i="1"/> b'], None),
+    (f"{run('Let ')}<m:oMath><m:r><m:t>x+y</m:t></m:r></m:oMath>{run(' be')}", ['Let <m i="1"/> be'], None),
     (
         '<w:bookmarkStart w:id="0" w:name="a"/>' + run("A ") + '<w:bookmarkEnd w:id="0"/>' + run("dog"),
-        ['A <x i="2"/>dog'],
+        ['A <m i="2"/>dog'],
         None,
     ),
     (
@@ -212,7 +212,7 @@ def cell(attributes: str, shown: str, more: str = "") -> str:
         (
             "odt",
             "<text:h>A <text:span>brown</text:span> dog<text:s/>runs</text:h>",
-            ['A <g i="1">brown</g> dog<x i="2"/>runs'],
+            ['A <g i="1">brown</g> dog<m i="2"/>runs'],
         ),
         (
             "odt",
@@ -224,7 +224,7 @@ def cell(attributes: str, shown: str, more: str = "") -> str:
             "odt",
             "<text:p>A dog<text:note><text:note-citation>1</text:note-citation><text:note-body>"
             "<text:p>A note</text:p></text:note-body></text:note> runs</text:p>",
-            ['<p>A dog<x i="1"/> runs</p><p>A note</p>'],
+            ['<p>A dog<m i="1"/> runs</p><p>A note</p>'],
         ),
         (
             "odt",
@@ -241,7 +241,7 @@ def cell(attributes: str, shown: str, more: str = "") -> str:
         (
             "odt",
             '<text:p><text:bookmark-start text:name="a"/>A <text:bookmark-end text:name="a"/>dog</text:p>',
-            ['A <x i="2"/>dog'],
+            ['A <m i="2"/>dog'],
         ),
         (
             "odt",

@@ -13,8 +13,6 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.word_alignment import token_places
-from jumok_serve.text.markup.parser import Block, Span
-from jumok_serve.text.markup.placing import MAX_SEARCHED, Word, align_copies
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving
 
@@ -133,25 +131,6 @@ def test_words_are_aligned_no_further_after_the_work_was_cancelled(
         pending.collect()
     assert spelled[0] == "A brown dog runs."
     assert len(spelled) == 2  # both sides of one sentence
-
-
-@pytest.mark.parametrize("content", ["ab", "ab" * 30])
-def test_copies_of_ignored_content_are_sought_in_bounded_time(content: str) -> None:
-    searched = 0
-
-    class Counted(str):
-        __slots__ = ()
-
-        def find(self, sought: str, start: int) -> int:  # type: ignore[override]  # as it is called
-            nonlocal searched
-            searched += len(self) - start
-            return super().find(sought, start)
-
-    number, size = 2000, len(content) + 1
-    spans = [Span(size * at, size * at + len(content), "<code>", "</code>", content) for at in range(number)]
-    target = Counted("a" * 100_000)
-    align_copies(Block(f"{content} " * number, spans), target, [(0, len(target))], [Word(0, 0, 0)])
-    assert searched <= MAX_SEARCHED + len(target)
 
 
 def test_every_call_of_a_server_translates_documents(translator: Translator) -> None:

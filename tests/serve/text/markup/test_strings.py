@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jumok_serve.tasks.word_alignment import words
+from jumok_serve.tasks.word_alignment import Pair, words
 from jumok_serve.text.markup.parser import Block, parse
 from jumok_serve.text.markup.placing import write_block
 from jumok_serve.text.markup.strings import RULES, Markup, hole, is_code, mark, tag
@@ -65,7 +65,7 @@ def test_a_string_comes_back_from_its_html(text: str, holes: bool) -> None:
 def _with_spans(block: Block) -> str:
     """Write a block with its own text and all tags, as if it was translated by itself."""
     places = words(block.text)
-    aligned = [[(one, one) for one in places]]
+    aligned = [[Pair(one, one) for one in places]]
     return write_block(block, [(0, len(block.text))], ["", ""], [block.text], aligned)
 
 
