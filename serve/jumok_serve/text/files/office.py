@@ -284,11 +284,11 @@ def _entries(kind: str, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
     staying = frozenset(_column_names(content, roots))
     searched = 0
     for entry in content.entries:
-        root = roots.get(entry.name, "")
+        root = roots.get(entry.filename, "")
         if root not in ROOTS[kind]:
             continue
         if root == "x:worksheet":
-            searched += entry.size
+            searched += entry.file_size
             if searched > MAX_SHEETS:
                 archive.refuse(f"its sheets have more than {MAX_SHEETS} bytes: split the file")
             if not _has_inline(content, entry):
@@ -302,7 +302,7 @@ def checked_roots(kind: str, content: Archive) -> dict[str, str]:
     Raises:
         InvalidArgumentError: another kind of document, or one that cannot be translated.
     """
-    by_name = {entry.name: entry for entry in content.entries}
+    by_name = {entry.filename: entry for entry in content.entries}
     if signed := next((name for name in by_name if _SIGNED.match(name)), ""):
         archive.refuse(
             f"it is signed ({signed[:MAX_SHOWN]}), and a translation breaks signatures: remove them in its program"
@@ -334,7 +334,7 @@ def _root(head: bytes) -> str:
 def _column_names(content: Archive, roots: dict[str, str]) -> Iterator[str]:
     """Yield the names of columns of tables and pivot tables, which their head cells must have too."""
     for entry in content.entries:
-        if roots.get(entry.name) in {"x:table", "x:pivotCacheDefinition"}:
+        if roots.get(entry.filename) in {"x:table", "x:pivotCacheDefinition"}:
             table = b"".join(content.inflated(entry)).decode("utf-8", "replace")
             for found in re.finditer(r"<(?:\w+:)?(?:tableColumn|cacheField)\s[^<>]*?\sname=\"([^\"]*)\"", table):
                 yield unescape(found[1], {"&quot;": '"', "&apos;": "'", "_x000a_": "\n", "_x000d_": "\r"})

@@ -182,6 +182,9 @@ class RefusingApi(Api):
 
     def __init__(self) -> None: ...
 
+    def languages(self, settings: Settings) -> tuple[str, str]:
+        return settings.source, settings.target
+
     async def translate_corpus(self, settings: Settings, stream: Stream[Any], **_: Any) -> None:
         while (items := await stream.read(lambda: False)) is not None:
             await stream.write(stream.make([Result(item.id, error=InvalidArgumentError("no")) for item in items]))
