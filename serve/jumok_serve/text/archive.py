@@ -34,16 +34,7 @@ _UNIX, _LINK = 3, 0xA
 _LARGE_FIELD: Final = 1
 """Kind of the extra field with sizes of 64 bits."""
 _OUTSIDE: Final = re.compile(r"[/\\]|[A-Za-z]:|(?:.*[/\\])?\.\.(?:[/\\]|\Z)", re.DOTALL)
-_ERRORS: Final = (
-    BadZipFile,
-    NotImplementedError,
-    EOFError,
-    OSError,
-    OverflowError,
-    ValueError,
-    struct.error,
-    zlib.error,
-)
+_ERRORS: Final = (BadZipFile, NotImplementedError, EOFError, OverflowError, ValueError, struct.error, zlib.error)
 """What reading of damaged bytes raises."""
 
 

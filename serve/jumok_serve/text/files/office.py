@@ -146,33 +146,22 @@ class _Names:
     """Short names of elements, by the namespaces that are declared around them."""
 
     def __init__(self) -> None:
-        self._scopes: list[dict[str, str]] = [{}]
-        self._known: list[dict[str, str]] = [{}]
+        self._scopes: list[tuple[dict[str, str], dict[str, str]]] = [({}, {})]  # by prefix, and by what is written
 
     def of(self, token: Token) -> str:
         """Return the short name of the next tag."""
-        if token.kind is Kind.END:
-            name = self._name(token.name)
-            if len(self._scopes) > 1:
-                del self._scopes[-1], self._known[-1]
-            return name
-        scope, known = self._scopes[-1], self._known[-1]
-        if "xmlns" in token.written:
-            declared = {prefix: one or other for prefix, one, other in _DECLARED.findall(token.written)}
-            scope, known = scope | {prefix: NAMESPACES.get(uri, "") for prefix, uri in declared.items()}, {}
-        self._scopes.append(scope)
-        self._known.append(known)
-        name = self._name(token.name)
-        if token.kind is Kind.EMPTY:
-            del self._scopes[-1], self._known[-1]
-        return name
-
-    def _name(self, written: str) -> str:
-        known = self._known[-1]
-        if written not in known:
-            prefix, _, local = written.rpartition(":")
-            known[written] = f"{self._scopes[-1].get(prefix, '')}:{local}"
-        return known[written]
+        spaces, known = self._scopes[-1]
+        if token.kind is not Kind.END:
+            if "xmlns" in token.written:
+                declared = {prefix: one or other for prefix, one, other in _DECLARED.findall(token.written)}
+                spaces, known = spaces | {prefix: NAMESPACES.get(uri, "") for prefix, uri in declared.items()}, {}
+            self._scopes.append((spaces, known))
+        if token.name not in known:
+            prefix, _, local = token.name.rpartition(":")
+            known[token.name] = f"{spaces.get(prefix, '')}:{local}"
+        if token.kind is not Kind.START and len(self._scopes) > 1:
+            self._scopes.pop()
+        return known[token.name]
 
 
 def xml_pieces(words: Vocabulary, content: str, staying: frozenset[str] = frozenset()) -> Iterator[Piece]:
