@@ -260,9 +260,7 @@ def _text(paragraph: Paragraph, written: str, number: int, staying: frozenset[st
 
     def write(translation: str) -> str:
         translated = [translation] if len(parts) == 1 else translation[3:-4].split("</p><p>")
-        lines = list[str]()
-        paragraph.write(dict(zip(parts, translated, strict=True)), lines)
-        return "".join(lines)
+        return paragraph.write(dict(zip(parts, translated, strict=True)))
 
     return Text(content, written, number, unchanged(content, written, write))
 
