@@ -440,7 +440,9 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     if chosen.entries is not None:
         content = Archive(bytes(data))
         sizes = (_entry_memory(chosen, content, entry) for entry, _ in chosen.entries(content))
-        return KEPT_BYTES + READ_BYTES + 3 * len(data) + len(content.entries) * ENTRY_BYTES + max(sizes, default=0)
+        directory = len(data) - content.directory
+        entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own
+        return KEPT_BYTES + READ_BYTES + 3 * len(data) + entries + max(sizes, default=0)
     encoding = _encoding(data)[1]
     count = sum(data.count(mark.encode(encoding)) for mark in chosen.parts.marks)
     return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + _parts_memory(chosen, count)

@@ -241,6 +241,10 @@ def test_memory_of_an_entry_is_below_its_bound(content: str) -> None:
     Files("docx").read(archive_of({"word/document.xml": content}, zipfile.ZIP_STORED))
 
 
+def test_memory_of_long_names_is_below_its_bound() -> None:
+    Files("docx").read(of({f"\U0001f642{number}{'a' * 30_000}": "" for number in range(300)}))
+
+
 @pytest.mark.parametrize(
     "make",
     [
