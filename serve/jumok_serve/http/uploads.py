@@ -5,18 +5,38 @@ from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import Message
+from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_proto.v1.translation_pb2 import CorpusSettings
+from jumok_proto.v1.translation_pb2 import CorpusSettings, Glossary
 from jumok_serve.http.documents import Document
-from jumok_serve.http.multipart import Upload
-from jumok_serve.http.site import TRANSLATE_FILE, Incoming
+from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
+from jumok_serve.http.site import TRANSLATE_FILE, Answer, Dialect, Incoming, Site, route
 
 FILE_S: Final = 3600.0
 """Seconds that a file may take whose client does not wait."""
 MAX_PROBLEMS: Final = 100
 """Texts without a translation that a status lists."""
+
+
+def upload_route(site: Site, dialect: Dialect, path: str, answer: Answer) -> Route:
+    """Make an endpoint that takes a form with a file."""
+    most = site.limits.max_file_bytes + MAX_FORM_BYTES
+    return route(site, replace(dialect, parse=parse_upload), path, "POST", answer, calls=TRANSLATE_FILE, max_bytes=most)
+
+
+def file_settings(source: str, target: str, glossary: str = "") -> CorpusSettings:
+    """Return the settings of a file's translation, with the id of a glossary if there is one."""
+    stored = Glossary(stored=glossary) if glossary else None
+    return CorpusSettings(
+        source_language_code=source,
+        target_language_code=target,
+        split_sentences=True,
+        copy_unreadable=True,
+        keep_placeholders=True,
+        glossary=stored,
+    )
 
 
 def uploaded(incoming: Incoming) -> Upload:

@@ -5,7 +5,6 @@ import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,13 @@ from starlette.routing import Route
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
-from jumok_proto.v1.translation_pb2 import CorpusSettings, Glossary
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import spelled_by
 from jumok_serve.http.documents import Document
-from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
+from jumok_serve.http.multipart import Upload
 from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
 from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
-from jumok_serve.http.uploads import translate_later, uploaded
+from jumok_serve.http.uploads import file_settings, translate_later, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
@@ -52,15 +50,7 @@ def deepl_routes(site: Site) -> list[Route]:
         route(site, DEEPL, "/v2/translate", "POST", _translate, calls=TRANSLATE),
         route(site, DEEPL, "/v2/languages", "GET POST", _languages, calls=LIST_MODELS),
         route(site, DEEPL, "/v2/usage", "GET POST", _usage, calls=LIST_MODELS),
-        route(
-            site,
-            replace(DEEPL, parse=parse_upload),
-            "/v2/document",
-            "POST",
-            _upload,
-            calls=TRANSLATE_FILE,
-            max_bytes=site.limits.max_file_bytes + MAX_FORM_BYTES,
-        ),
+        upload_route(site, DEEPL, "/v2/document", _upload),
         route(site, DEEPL, "/v2/document/{id}", "POST", _status, calls=TRANSLATE_FILE),
         route(site, DEEPL, "/v2/document/{id}/result", "POST", _result, calls=TRANSLATE_FILE),
         *glossary_routes(site),
@@ -164,15 +154,7 @@ async def _upload(incoming: Incoming) -> Response:
         raise InvalidArgumentError("output_format: files keep their format; leave it out", field="output_format")
     source, target = _pair(fields, await incoming.site.backend.directions(incoming.sender))
     _refuse_unknown(fields)
-    glossary = _glossary(fields)
-    settings = CorpusSettings(
-        source_language_code=source,
-        target_language_code=target,
-        split_sentences=True,
-        copy_unreadable=True,
-        keep_placeholders=True,
-        glossary=Glossary(stored=glossary) if glossary else None,
-    )
+    settings = file_settings(source, target, _glossary(fields))
     upload = Upload(name, upload.content)
     document = incoming.site.documents.open(upload, incoming.owner)
     incoming.site.begin(translate_later(incoming, document, upload, settings))

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -29,7 +29,6 @@ from jumok_serve.http.site import (
 )
 from jumok_serve.manifest.languages import MAX_LISTED, tag_key
 from jumok_serve.service.rpc.call import BEARER
-from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
 DEEPL = Dialect(
     error=lambda _, status: {"message": status.message},
@@ -256,7 +255,7 @@ def _dictionaries(fields: Fields, directions: Directions) -> list[messages.Gloss
 def _dictionary(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
     """Read a pair of languages and entries."""
     pair = _pair(fields, directions)
-    read = meaning(text_field(fields, "entries_format", "tsv"), "entries_format", {"tsv": _read_tsv, "csv": _read_csv})
+    read = meaning(text_field(fields, "entries_format", "tsv"), "entries_format", _READERS)
     entries = text_field(fields, "entries")
     try:
         pair.tsv = _written(_unique(read(entries)))
@@ -285,35 +284,29 @@ def _pair(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
 # Entries
 
 
-def _read_tsv(text: str) -> Iterator[Entry]:
-    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
-        if line.strip():
-            terms = line.split("\t", 2)
-            if len(terms) != 2:
-                raise ValueError(f"line {number} needs a source term, one tab and a target term")
-            yield _terms(number, *terms)
+def _rows(text: str, name: str, lengths: Sequence[int], **dialect: Any) -> Iterator[Entry]:
+    """Read rows with two terms; two languages may follow if a length is four."""
+    for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True, **dialect), start=1):
+        terms = [cell.strip() for cell in row]
+        if not any(terms):
+            continue
+        if len(terms) not in lengths:
+            raise ValueError(f"{name} {number} needs a source term and a target term")
+        if not (terms[0] and terms[1]):
+            raise ValueError(f"{name} {number} has an empty term")
+        yield terms[0], terms[1]
 
 
-def _read_csv(text: str) -> Iterator[Entry]:
-    """Read rows with two terms; two languages may follow."""
-    for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True), start=1):
-        if row:
-            if len(row) not in {2, 4}:
-                raise ValueError(f"row {number} needs a source term and a target term")
-            yield _terms(number, row[0], row[1])
-
-
-def _terms(number: int, source: str, target: str) -> Entry:
-    if not source.strip() or not target.strip():
-        raise ValueError(f"line {number} has an empty term")
-    return source.strip(), target.strip()
+_READERS: Final[dict[str | int, Callable[[str], Iterator[Entry]]]] = {
+    "tsv": partial(_rows, name="line", lengths=(2,), delimiter="\t", quoting=csv.QUOTE_NONE),
+    "csv": partial(_rows, name="row", lengths=(2, 4)),
+}
+"""Readers of entries by their format."""
 
 
 def _unique(entries: Iterable[Entry]) -> Iterator[Entry]:
     known = set[str]()
     for source, target in entries:
-        if len(known) == MAX_ENTRIES:
-            raise ValueError(f"a glossary takes at most {MAX_ENTRIES} entries: leave some out")
         if _key(source) in known:
             raise ValueError(f"the source term {source!r:.60} comes twice")
         known.add(_key(source))

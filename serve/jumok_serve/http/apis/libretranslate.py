@@ -11,22 +11,10 @@ from starlette.routing import Route
 
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind
-from jumok_proto.v1.translation_pb2 import CorpusSettings
 from jumok_serve.http.apis.languages import listed_languages
-from jumok_serve.http.multipart import MAX_FORM_BYTES, parse_upload
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
-from jumok_serve.http.site import (
-    DETECT,
-    TRANSLATE,
-    TRANSLATE_FILE,
-    Dialect,
-    Directions,
-    Incoming,
-    Site,
-    route,
-    status_of_others,
-)
-from jumok_serve.http.uploads import translate, uploaded
+from jumok_serve.http.site import DETECT, TRANSLATE, Dialect, Directions, Incoming, Site, route, status_of_others
+from jumok_serve.http.uploads import file_settings, translate, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
@@ -45,15 +33,7 @@ def libretranslate_routes(site: Site) -> list[Route]:
     """Make the endpoints."""
     return [
         route(site, LIBRETRANSLATE, "/translate", "POST", _translate, calls=TRANSLATE),
-        route(
-            site,
-            replace(LIBRETRANSLATE, parse=parse_upload),
-            "/translate_file",
-            "POST",
-            _translate_file,
-            calls=TRANSLATE_FILE,
-            max_bytes=site.limits.max_file_bytes + MAX_FORM_BYTES,
-        ),
+        upload_route(site, LIBRETRANSLATE, "/translate_file", _translate_file),
         route(site, LIBRETRANSLATE, "/download_file/{name}", "GET", _download),
         route(site, LIBRETRANSLATE, "/detect", "POST", _detect, calls=DETECT),
         route(site, LIBRETRANSLATE, "/languages", "GET", _languages),
@@ -118,13 +98,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
 
 async def _translate_file(incoming: Incoming) -> Response:
     upload = uploaded(incoming)
-    settings = CorpusSettings(
-        source_language_code=text_field(incoming.fields, "source"),
-        target_language_code=text_field(incoming.fields, "target"),
-        split_sentences=True,
-        copy_unreadable=True,
-        keep_placeholders=True,
-    )
+    settings = file_settings(text_field(incoming.fields, "source"), text_field(incoming.fields, "target"))
     document = incoming.site.documents.open(upload, incoming.owner)
     try:
         await translate(incoming, document, upload, settings)
@@ -176,19 +150,14 @@ async def _settings(incoming: Incoming) -> Response:
             "filesTranslation": True,
             "frontendTimeout": 500,
             "keyRequired": needs_key,
-            "language": _default_pair(directions),
+            "language": {
+                role: {"code": code, "name": language_name(code)}
+                for role, code in zip(("source", "target"), (*directions.pairs, ("", ""))[0], strict=True)
+            },
             "suggestions": False,
             "supportedFilesFormat": [f".{ending}" for ending in chain.from_iterable(FILE_FORMATS.values())],
         }
     )
-
-
-def _default_pair(directions: Directions) -> dict[str, object]:
-    first = directions.pairs[0] if directions.pairs else ("", "")
-    return {
-        role: {"code": code, "name": language_name(code)}
-        for role, code in zip(("source", "target"), first, strict=True)
-    }
 
 
 async def _health(incoming: Incoming) -> Response:

@@ -301,28 +301,21 @@ def describe_api() -> dict[str, Any]:
 
 
 def _operation(method: Method, schemas: dict[str, Any]) -> dict[str, Any]:
-    content = _reference(method.response.DESCRIPTOR, schemas)
+    response = _reference(method.response.DESCRIPTOR, schemas)
+    done = {"description": "The response.", "content": _content(response)}
     if method.streams:
-        content = _event_schema(content)
-    kind = "text/event-stream" if method.streams else "application/json"
+        events = _content(_event_schema(response), "text/event-stream")
+        done = {"description": "Events, each with a response.", "content": events}
+    failed = {"description": "An error.", "content": _content({"$ref": f"#/components/schemas/{ERROR}"})}
     operation: dict[str, Any] = {
         "operationId": method.name.rpartition("/")[2],
-        "responses": {
-            "200": {
-                "description": "Events, each with a response." if method.streams else "The response.",
-                "content": {kind: {"schema": content}},
-            },
-            "default": {
-                "description": "An error.",
-                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ERROR}"}}},
-            },
-        },
+        "responses": {"200": done, "default": failed},
     }
     in_path = re.findall(r"{(\w+)}", method.path)
     parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
     if method.verb in WITH_BODY:
         schema = _reference(method.request.DESCRIPTOR, schemas)
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        operation["requestBody"] = {"required": True, "content": _content(schema)}
     else:
         fields: Any = method.request.DESCRIPTOR.fields
         parameters += [
@@ -333,6 +326,10 @@ def _operation(method: Method, schemas: dict[str, Any]) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     return operation
+
+
+def _content(schema: dict[str, Any], kind: str = JSON) -> dict[str, Any]:
+    return {kind: {"schema": schema}}
 
 
 def _event_schema(data: dict[str, Any]) -> dict[str, Any]:

@@ -182,9 +182,7 @@ class _FileTexts:
         self._send_message = send
         self._waiting = deque[FilePiece]()  # taken from the file, not yet written
         self._sent = 0
-        self._done = 0
-        self._cut_sentences = 0
-        self._truncated = 0
+        self._counts = TranslateFileResponse()  # of the texts that are done
         self._languages = dict[str, FileLanguage]()  # with the sum of confidences
         self._writer = document.writer()
         self._written = bytearray()
@@ -216,10 +214,10 @@ class _FileTexts:
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
-            self._done += 1
+            self._counts.translated_count += 1
             if result.translation is not None and isinstance(of_result, str):
-                self._cut_sentences += len(result.translation.cut_sentences)
-                self._truncated += result.translation.source_truncated
+                self._counts.cut_sentence_count += len(result.translation.cut_sentences)
+                self._counts.truncated_count += result.translation.source_truncated
                 if (confidence := result.translation.source_confidence) is not None:
                     code = result.translation.source_language
                     language = self._languages.setdefault(code, FileLanguage(language_code=code))
@@ -277,9 +275,7 @@ class _FileTexts:
         """Send all bytes; the last message has the counts so far."""
         await self._send_full()
         last.file = bytes(self._written)
-        last.translated_count = self._done
-        last.cut_sentence_count = self._cut_sentences
-        last.truncated_count = self._truncated
+        last.MergeFrom(self._counts)
         last.languages.extend(sorted(self._languages.values(), key=lambda one: -one.text_count))
         for language in last.languages:
             language.confidence /= language.text_count

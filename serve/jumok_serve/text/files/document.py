@@ -16,7 +16,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text import archive
-from jumok_serve.text.archive import Archive, ArchiveCopy, Entry, Packed
+from jumok_serve.text.archive import Archive, ArchiveCopy, Entry
 from jumok_serve.text.markup.strings import Markup, is_code
 
 MAX_READ: Final = 2**18
@@ -396,41 +396,19 @@ class FileWriter:
         return self._mark
 
 
-class ArchiveWriter:
-    """Makes an archive of its pieces; see `FileWriter`. An entry whose content does not change keeps its bytes."""
+class ArchiveWriter(ArchiveCopy):
+    """Makes an archive of its pieces; see `FileWriter`."""
 
-    def __init__(self, content: Archive) -> None:
-        self._copy = ArchiveCopy(content)
-        self._part: Part | None = None
-        self._packed = Packed(archive.STORED)
-
-    @property
-    def part(self) -> str:
-        """Name of the entry that the pieces are of."""
-        return "" if self._part is None else self._part.entry.name
+    _encoding = ""
 
     def add(self, written: str | Part) -> bytes:
         """See `FileWriter`."""
         if isinstance(written, str):
-            assert self._part is not None
-            self._packed.add(encoded(written, self._part.encoding))
+            self.put(encoded(written, self._encoding))
             return b""
-        before = self._changed() + b"".join(self._copy.until(written.entry.name))
-        self._part, self._packed = written, Packed(written.entry.method)
-        self._packed.add(written.mark)
+        before, self._encoding = self.begin(written.entry), written.encoding
+        self.put(written.mark)
         return before
-
-    def finish(self) -> bytes:
-        """See `FileWriter`."""
-        return b"".join((self._changed(), *self._copy.until(None), self._copy.ending()))
-
-    def _changed(self) -> bytes:
-        """Return the entry that has ended, if it has changed."""
-        packed, self._packed = self._packed, Packed(archive.STORED)
-        if self._part is None or (packed.size, packed.crc) == (self._part.entry.size, self._part.entry.crc):
-            return b""
-        packed.finish()
-        return self._copy.change(packed)
 
 
 def encoded(written: str, encoding: str) -> bytes:
@@ -445,7 +423,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
         return
     total = 0
     for entry, pieces in _entries(chosen, content):
-        total += entry.size
+        total += entry.file_size
         if total > MAX_UNPACKED:
             archive.refuse(f"its texts have more than {MAX_UNPACKED} uncompressed bytes: split the file")
         data = bytearray().join(content.inflated(entry))
@@ -460,7 +438,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
             problem = str(error).removeprefix("file: ")
         else:
             continue
-        archive.refuse(f"{entry.name[:MAX_SHOWN]}: {problem}")
+        archive.refuse(f"{entry.filename[:MAX_SHOWN]}: {problem}")
 
 
 def _entries(chosen: FileFormat, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
@@ -481,7 +459,9 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     if chosen.entries is not None:
         content = Archive(bytes(data))
         sizes = (_entry_memory(chosen, content, entry) for entry, _ in chosen.entries(content))
-        return KEPT_BYTES + READ_BYTES + 3 * len(data) + len(content.entries) * ENTRY_BYTES + max(sizes, default=0)
+        directory = len(data) - content.directory
+        entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own
+        return KEPT_BYTES + READ_BYTES + 3 * len(data) + entries + max(sizes, default=0)
     encoding = _encoding(data)[1]
     count = sum(data.count(mark.encode(encoding)) for mark in chosen.parts.marks)
     return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + _parts_memory(chosen, count)
@@ -493,7 +473,9 @@ def _entry_memory(chosen: FileFormat, content: Archive, entry: Entry) -> int:
     for part in content.inflated(entry):
         width = max(width, _utf_8_width(part))
         count += sum(part.count(mark.encode()) for mark in chosen.parts.marks)
-    return entry.size * (2 + chosen.copies * width) + _parts_memory(chosen, count, f"{entry.name[:MAX_SHOWN]}: ")
+    return entry.file_size * (2 + chosen.copies * width) + _parts_memory(
+        chosen, count, f"{entry.filename[:MAX_SHOWN]}: "
+    )
 
 
 def _parts_memory(chosen: FileFormat, count: int, entry: str = "") -> int:

@@ -24,12 +24,12 @@ _READERS: Final[dict[str, Pieces]] = {
 def _entries(content: Archive) -> Iterator[tuple[Entry, Pieces]]:
     roots = checked_roots("epub", content)
     for entry in content.entries:
-        if entry.name == "META-INF/encryption.xml":
+        if entry.filename == "META-INF/encryption.xml":
             hidden = set(_ALGORITHM.findall(b"".join(content.inflated(entry))))
             if hidden - _FONTS:
                 archive.refuse("the book is encrypted: give a copy without protection")
     for entry in content.entries:
-        if (pieces := _READERS.get(roots.get(entry.name, ""))) is not None:
+        if (pieces := _READERS.get(roots.get(entry.filename, ""))) is not None:
             yield entry, pieces
 
 

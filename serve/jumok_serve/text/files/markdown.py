@@ -99,8 +99,8 @@ _MASKS: Final = {"blank": b"", "block": b"-   #", "alert": b"#", "definition": b
 """What the parser reads in place of beginnings of lines: for blocks an item, whose content is indented by four."""
 _NEEDED: Final = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&apos;": "'"}
 _EMPHASIS: Final = frozenset({"Emphasis", "Strong"})
-_LEVELS: Final = ((-1, False), (-1, True), (0, False), (0, True), (1, True))
-"""What is escaped, as an index of `_SPECIAL`, and whether marks are chosen by their neighbours; tried in turn."""
+_LEVELS: Final = 4
+"""Ways of writing a translation, tried in turn."""
 
 
 @dataclass(slots=True)
@@ -546,15 +546,15 @@ class _Writer:
     """Writes the parts of a translation as Markdown.
 
     Args:
-        escapes: index of `_SPECIAL`; negative: only what the file escapes is escaped.
-        chooses: True if marks of emphasis are those that are read as marks between these neighbours. Between a mark and
-            a letter some are none: the letter is then written as an entity.
+        level: what is escaped: up to 1 only what the file escapes, then what may become a mark, at last all that can
+            be. From 1 on marks of emphasis are those that are read as marks between their neighbours. Between a mark
+            and a letter some are none: the letter is then written as an entity.
     """
 
-    def __init__(self, block: _Block, parts: Sequence[_Part], escapes: int, *, chooses: bool) -> None:
+    def __init__(self, block: _Block, parts: Sequence[_Part], level: int) -> None:
         self._block = block
         self._parts = parts
-        self._escapes = escapes
+        self._level = level
         self._out: list[str] = []
         self._opened: list[tuple[int, str]] = []  # places in the output, and marks
         self._entity = False  # the next character is one
@@ -563,11 +563,11 @@ class _Writer:
             if part.role is Kind.TEXT:
                 written = written if part.kind == "Entity" else self._text(index)
             elif part.role is Kind.START:
-                written = self._opening(index) if chooses and part.kind in _EMPHASIS else written
+                written = self._opening(index) if level and part.kind in _EMPHASIS else written
                 self._opened.append((index, written))
             elif part.role is Kind.END:
                 first, mark = self._opened.pop() if self._opened else (0, written)
-                if chooses and part.kind in _EMPHASIS:
+                if level and part.kind in _EMPHASIS:
                     written, self._entity = mark, self._needs_entity(self._before(), self._behind(index), mark)
                 elif part.label is not None and "".join(self._out[first + 1 :]) != part.label:
                     written = f"][{part.label}]"
@@ -591,14 +591,14 @@ class _Writer:
         if behind is None or behind.ends_line:
             text = text.rstrip(" ")
         written = self._escape(text)
-        if self._escapes >= 0 and text:
+        if self._level > 1 and text:
             if begins and (found := _LEADING.match(written)):
                 written = f"{written[: found.start(1)]}\\{written[found.start(1) :]}"
             if text.endswith("!") and not written.endswith("\\!") and behind and behind.role is Kind.START:
                 written = f"{written[:-1]}\\!"  # a link would be a picture
             if behind is None and self._block.kind == "Heading" and not written.endswith("\\#"):
                 written = _LAST_MARKS.sub(r"\\#", written, count=1)
-            self._entity = self._entity or (begins and self._escapes > 0 and text[0].isalpha())
+            self._entity = self._entity or (begins and self._level > 2 and text[0].isalpha())
         if self._entity and text and written[0] == text[0]:
             written = f"&#{ord(text[0])};{written[1:]}"
         self._entity = False
@@ -606,9 +606,9 @@ class _Writer:
 
     def _escape(self, text: str) -> str:
         forms = self._block.forms
-        if self._escapes < 0:
+        if self._level < 2:
             return text.translate({ord(one): form for one, form in forms.items()})
-        places = {found.start() for found in _SPECIAL[self._escapes].finditer(text)}
+        places = {found.start() for found in _SPECIAL[self._level - 2].finditer(text)}
         return "".join(forms.get(one) or (f"\\{one}" if place in places else one) for place, one in enumerate(text))
 
     def _before(self) -> str:
@@ -648,8 +648,8 @@ def _write(  # noqa: PLR0917 - kept for each text, as few objects
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
     kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}
-    for escapes, chooses in _LEVELS:
-        writer = _Writer(block, parts, escapes, chooses=chooses)
+    for level in range(_LEVELS):
+        writer = _Writer(block, parts, level)
         again = block.before + writer.written(again=True) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
         *_, masked = _mask(data := again.encode())
         found = list(filter(None, _Reader(data, masked, definitions).blocks()))

@@ -146,33 +146,22 @@ class _Names:
     """Short names of elements, by the namespaces that are declared around them."""
 
     def __init__(self) -> None:
-        self._scopes: list[dict[str, str]] = [{}]
-        self._known: list[dict[str, str]] = [{}]
+        self._scopes: list[tuple[dict[str, str], dict[str, str]]] = [({}, {})]  # by prefix, and by what is written
 
     def of(self, token: Token) -> str:
         """Return the short name of the next tag."""
-        if token.kind is Kind.END:
-            name = self._name(token.name)
-            if len(self._scopes) > 1:
-                del self._scopes[-1], self._known[-1]
-            return name
-        scope, known = self._scopes[-1], self._known[-1]
-        if "xmlns" in token.written:
-            declared = {prefix: one or other for prefix, one, other in _DECLARED.findall(token.written)}
-            scope, known = scope | {prefix: NAMESPACES.get(uri, "") for prefix, uri in declared.items()}, {}
-        self._scopes.append(scope)
-        self._known.append(known)
-        name = self._name(token.name)
-        if token.kind is Kind.EMPTY:
-            del self._scopes[-1], self._known[-1]
-        return name
-
-    def _name(self, written: str) -> str:
-        known = self._known[-1]
-        if written not in known:
-            prefix, _, local = written.rpartition(":")
-            known[written] = f"{self._scopes[-1].get(prefix, '')}:{local}"
-        return known[written]
+        spaces, known = self._scopes[-1]
+        if token.kind is not Kind.END:
+            if "xmlns" in token.written:
+                declared = {prefix: one or other for prefix, one, other in _DECLARED.findall(token.written)}
+                spaces, known = spaces | {prefix: NAMESPACES.get(uri, "") for prefix, uri in declared.items()}, {}
+            self._scopes.append((spaces, known))
+        if token.name not in known:
+            prefix, _, local = token.name.rpartition(":")
+            known[token.name] = f"{spaces.get(prefix, '')}:{local}"
+        if token.kind is not Kind.START and len(self._scopes) > 1:
+            self._scopes.pop()
+        return known[token.name]
 
 
 def xml_pieces(words: Vocabulary, content: str, staying: frozenset[str] = frozenset()) -> Iterator[Piece]:
@@ -185,66 +174,58 @@ def xml_pieces(words: Vocabulary, content: str, staying: frozenset[str] = frozen
     if declared is not None and declared[1].lower() not in _UNICODE:
         refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: save the file again in its program")
     try:
-        yield from _Reader(words, staying).pieces(content)
+        yield from _paragraphs(words, content, staying)
     except XmlError as error:
         refuse(error.line, f"it {error.problem}; {error.remedy}")
 
 
-class _Reader:
-    """Finds the paragraphs of an entry; only the tokens of one are in memory."""
-
-    def __init__(self, words: Vocabulary, staying: frozenset[str]) -> None:
-        self._words = words
-        self._staying = staying
-        self._count = 0
-        self._translated = [not words.only_within]  # of the elements around a token
-        self._tokens: list[Token] = []
-        self._names: list[str] = []
-
-    def pieces(self, content: str) -> Iterator[Piece]:
-        """Yield the pieces of an entry."""
-        names, between, depth = _Names(), list[str](), 0
-        for token in read_xml(content):
-            name = names.of(token) if token.name else ""
-            self._count += not depth and token.kind is not Kind.END and name in self._words.paragraphs
-            if depth or (token.kind is Kind.START and name in self._words.paragraphs):
-                depth += (token.kind is Kind.START) - (token.kind is Kind.END)
-                self._tokens.append(token)
-                self._names.append(name)
-                if not depth:
-                    yield "".join(between)
-                    between.clear()
-                    yield self._paragraph()
-                continue
-            self._look_at(token, name)
-            between.append(token.written)
-            if len(between) == PARTS_PER_STEP:
+def _paragraphs(words: Vocabulary, content: str, staying: frozenset[str]) -> Iterator[Piece]:
+    """Yield the paragraphs of an entry, and all between them; only the tokens of one are in memory."""
+    names, between, depth, count = _Names(), list[str](), 0, 0
+    translated = [not words.only_within]  # of the elements around a token
+    tokens, short = list[Token](), list[str]()  # of a paragraph
+    for token in read_xml(content):
+        name = names.of(token) if token.name else ""
+        count += not depth and token.kind is not Kind.END and name in words.paragraphs
+        if depth or (token.kind is Kind.START and name in words.paragraphs):
+            depth += (token.kind is Kind.START) - (token.kind is Kind.END)
+            tokens.append(token)
+            short.append(name)
+            if not depth:
                 yield "".join(between)
                 between.clear()
-        yield "".join(between)
+                yield _paragraph(words, tokens, short, count, staying if translated[-1] else None)
+                tokens, short = [], []
+            continue
+        _look_at(words, token, name, translated)
+        between.append(token.written)
+        if len(between) == PARTS_PER_STEP:
+            yield "".join(between)
+            between.clear()
+    yield "".join(between)
 
-    def _look_at(self, token: Token, name: str) -> None:
-        """Note if paragraphs are translated, in the element that begins or ends."""
-        if token.kind is Kind.START:
-            stays = name in self._words.kept and not _has_characters(token)
-            self._translated.append(name in self._words.within or (self._translated[-1] and not stays))
-        elif token.kind is Kind.END and len(self._translated) > 1:
-            self._translated.pop()
-        if name == BINDING and len(self._translated) > 2:
-            self._translated[-2:] = False, False  # the control around its properties
 
-    def _paragraph(self) -> Piece:
-        """Return the paragraph whose tokens have been found."""
-        tokens, names = self._tokens, self._names
-        self._tokens, self._names = [], []
-        written = "".join([token.written for token in tokens])
-        if not self._translated[-1] or not any(
-            token.kind in _CHARACTERS and has_words(token.written) for token in tokens
-        ):
-            return written
-        if len(written) > MAX_READ:
-            return unread(written, written, self._count)
-        return _text(Element(self._words, tokens, names).paragraph(), written, self._count, self._staying)
+def _look_at(words: Vocabulary, token: Token, name: str, translated: list[bool]) -> None:
+    """Note if paragraphs are translated, in the element that begins or ends."""
+    if token.kind is Kind.START:
+        stays = name in words.kept and not _has_characters(token)
+        translated.append(name in words.within or (translated[-1] and not stays))
+    elif token.kind is Kind.END and len(translated) > 1:
+        translated.pop()
+    if name == BINDING and len(translated) > 2:
+        translated[-2:] = False, False  # the control around its properties
+
+
+def _paragraph(
+    words: Vocabulary, tokens: list[Token], names: list[str], number: int, staying: frozenset[str] | None
+) -> Piece:
+    """Return a paragraph; without `staying` it stays."""
+    written = "".join([token.written for token in tokens])
+    if staying is None or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
+        return written
+    if len(written) > MAX_READ:
+        return unread(written, written, number)
+    return _text(Element(words, tokens, names).paragraph(), written, number, staying)
 
 
 _CHARACTERS: Final = frozenset({Kind.TEXT, Kind.CDATA})
@@ -271,9 +252,7 @@ def _text(paragraph: Paragraph, written: str, number: int, staying: frozenset[st
 
     def write(translation: str) -> str:
         translated = [translation] if len(parts) == 1 else translation[3:-4].split("</p><p>")
-        lines = list[str]()
-        paragraph.write(dict(zip(parts, translated, strict=True)), lines)
-        return "".join(lines)
+        return paragraph.write(dict(zip(parts, translated, strict=True)))
 
     return Text(content, written, number, unchanged(content, written, write))
 
@@ -284,11 +263,11 @@ def _entries(kind: str, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
     staying = frozenset(_column_names(content, roots))
     searched = 0
     for entry in content.entries:
-        root = roots.get(entry.name, "")
+        root = roots.get(entry.filename, "")
         if root not in ROOTS[kind]:
             continue
         if root == "x:worksheet":
-            searched += entry.size
+            searched += entry.file_size
             if searched > MAX_SHEETS:
                 archive.refuse(f"its sheets have more than {MAX_SHEETS} bytes: split the file")
             if not _has_inline(content, entry):
@@ -302,7 +281,7 @@ def checked_roots(kind: str, content: Archive) -> dict[str, str]:
     Raises:
         InvalidArgumentError: another kind of document, or one that cannot be translated.
     """
-    by_name = {entry.name: entry for entry in content.entries}
+    by_name = {entry.filename: entry for entry in content.entries}
     if signed := next((name for name in by_name if _SIGNED.match(name)), ""):
         archive.refuse(
             f"it is signed ({signed[:MAX_SHOWN]}), and a translation breaks signatures: remove them in its program"
@@ -334,7 +313,7 @@ def _root(head: bytes) -> str:
 def _column_names(content: Archive, roots: dict[str, str]) -> Iterator[str]:
     """Yield the names of columns of tables and pivot tables, which their head cells must have too."""
     for entry in content.entries:
-        if roots.get(entry.name) in {"x:table", "x:pivotCacheDefinition"}:
+        if roots.get(entry.filename) in {"x:table", "x:pivotCacheDefinition"}:
             table = b"".join(content.inflated(entry)).decode("utf-8", "replace")
             for found in re.finditer(r"<(?:\w+:)?(?:tableColumn|cacheField)\s[^<>]*?\sname=\"([^\"]*)\"", table):
                 yield unescape(found[1], {"&quot;": '"', "&apos;": "'", "_x000a_": "\n", "_x000d_": "\r"})

@@ -65,7 +65,7 @@ KEPT_FIELDS: Final = frozenset(
 """Fields of Word whose shown characters stay."""
 _FIELD, _STATE, _INSTRUCTION, BINDING = "w:fldSimple", "w:fldChar", "w:instrText", "w:dataBinding"
 _STATES: Final = frozenset({"begin", "separate", "end"})
-_SHOWN_BREAK: Final = re.compile(r"(?:[\t\n\r]|_x00(?:0[9A-Da-d])_)++")
+_SHOWN_BREAK: Final = re.compile(r"((?:[\t\n\r]|_x00(?:0[9A-Da-d])_)++)")
 """Line ends and tabs, also as Office escapes them."""
 _ENTITY: Final = re.compile(r"&[^;]{1,40};")
 _NOISE: Final = re.compile(r"\s(?:lang|altLang|dirty|err|noProof|smtClean|smtId|bmk)=\"[^\"]*\"")
@@ -146,23 +146,14 @@ class Paragraph:
 
     def add_text(self, run: Run, text: str) -> None:
         """Add characters, as XML."""
-        self._number_of(run)
-        done = 0
-        for found in _SHOWN_BREAK.finditer(text) if self._words.line_ends else ():
-            self._add_characters(run, text[done : found.start()])
-            self._literal[self.add("break", [])] = found[0]
-            done = found.end()
-        self._add_characters(run, text[done:])
-
-    def _add_characters(self, run: Run, text: str) -> None:
-        if text:
-            self._items.append(_Item("text", self._number_of(run), text))
-
-    def _number_of(self, run: Run) -> int:
         number = self._runs.setdefault(run.look, len(self._tags))
         if number == len(self._tags):
             self._tags.append((run.opening, run.closing))
-        return number
+        for place, part in enumerate(_SHOWN_BREAK.split(text) if self._words.line_ends else [text]):
+            if place % 2:
+                self._literal[self.add("break", [])] = part
+            elif part:
+                self._items.append(_Item("text", number, part))
 
     def add(self, kind: str, raw: "Raw", text: str = "", field: str = "") -> int:
         """Add another part; returns its number."""
@@ -371,29 +362,20 @@ class Paragraph:
                 return self._items[at].text
         return ""
 
-    def write(self, translations: Mapping[str, str], written: list[str]) -> None:
+    def write(self, translations: Mapping[str, str]) -> str:
         """Write the paragraph, with those within it.
 
         Args:
             translations: translations of contents; without one the content stays.
-            written: takes what stands in the file.
         """
-        self._write_raw(self._raw_of(self._head), translations, written)
-        if self.content:
-            self._write_content(translations.get(self.content, self.content), translations, written)
-        else:
-            self._write_raw(self._raw_of(self._items), translations, written)
-        self._write_raw(self._raw_of(self._tail), translations, written)
+        translation = translations.get(self.content, self.content)
+        content = self._translated(translation) if self.content else self._raw_of(self._items)
+        raw = [*self._raw_of(self._head), *content, *self._raw_of(self._tail)]
+        return "".join([part if isinstance(part, str) else part.write(translations) for part in raw])
 
-    @staticmethod
-    def _write_raw(raw: "Raw", translations: Mapping[str, str], written: list[str]) -> None:
-        for part in raw:
-            if isinstance(part, str):
-                written.append(part)
-            else:
-                part.write(translations, written)
-
-    def _write_content(self, content: str, translations: Mapping[str, str], written: list[str]) -> None:
+    def _translated(self, content: str) -> "Raw":
+        """Return what stands in the file for a translation."""
+        written: Raw = []
         opened = [("", -1, self._base)]  # elements, with the run of characters that have no tag
         pending, met, is_shown = list[str](), {item.number for item in self._head}, False
 
@@ -417,18 +399,18 @@ class Paragraph:
                 if token.name != "x":
                     name, ended, _ = opened.pop()
                     written.append(self._closings[ended] if name == "g" else "")
-                continue
-            if token.name == "r":
+            elif token.name == "r":
                 opened.append(("r", number, number))
-                continue
-            if number in self._ranges:
-                first, last = self._ranges[number]
-                number = last if first in met else first
-                met.add(number)
-            self._write_raw(self._raw[number], translations, written)
-            if token.name == "g":
-                opened.append(("g", number, self._bases[number]))
+            else:
+                if number in self._ranges:
+                    first, last = self._ranges[number]
+                    number = last if first in met else first
+                    met.add(number)
+                written += self._raw[number]
+                if token.name == "g":
+                    opened.append(("g", number, self._bases[number]))
         flush()
+        return written
 
 
 Raw: TypeAlias = list[str | Paragraph]

@@ -183,7 +183,7 @@ class RefusingApi(Api):
     def __init__(self) -> None: ...
 
     def languages(self, settings: Settings) -> tuple[str, str]:
-        return "en", "de"
+        return settings.source, settings.target
 
     async def translate_corpus(self, settings: Settings, stream: Stream[Any], **_: Any) -> None:
         while (items := await stream.read(lambda: False)) is not None:
