@@ -140,7 +140,7 @@ def test_markup_has_each_once_as_it_was_written(translator: Translator, markup: 
         ("xml", '<x id="1"/> runs, <ph\nid="2"/><x/>', ['<x id="1"/>', '<ph\nid="2"/><x/>']),
         ("xml", "A <b>dog <keep/></b> <i>in</i> <m/> the <no translate='no'/> park.", ["<keep/>"]),
         ("xml", "A <keep>%s <b>dogs</b></keep> in <ph>%d</ph>", ["%s dogs", "%d"]),
-        ("xml", "A {n, plural, other {# <x/>}} dog", ["{n, plural, other {# <x/>}}"]),
+        ("xml", "A {n, plural, other {# <x/>}} dog", []),  # parted: a branch has no words
         ("html", "A dog <X ID=1 /> to <x id=2></x>", ["<X ID=1 />", "<x id=2></x>"]),
         ("html", 'A <span class="notranslate" id=1></span> dog', ['<span class="notranslate" id=1></span>']),
         ("html", "A <kbd>+</kbd> and <code>a <b>b</b></code>", ["+", "a b"]),
@@ -179,7 +179,7 @@ def test_placeholders_in_ignored_content_are_read_as_others_are(translator: Tran
     element = f"<code>{content}</code>"
     for text in (f"A man in {element}.", f"{element} runs in {element}.", f"Two {element}{element} or more"):
         found = translator.translate(text, placeholders=True, markup="html", **SHORT)
-        assert [term.source for term in found.hypotheses[0].terms] == [content] * text.count(content)
+        assert "".join(term.source for term in found.hypotheses[0].terms) == content * text.count(content)
         written = found.text
         assert written.count(element) == text.count(element)
         assert not set("{}%$<>/").intersection(written.replace(element, ""))

@@ -121,7 +121,9 @@ class Message(Numbered):
         place = _accelerator(text, accelerator)
         self._mark, self._key = text[place : place + 1], text[place + 1 : place + 2]
         text = text[:place] + text[place + 1 :]
-        holes = find_holes(text, self._kinds) if self._kinds else []
+        # A conversion counts also if a longer placeholder around it is divided by a tag.
+        checked = self._kinds & _CHECKED
+        holes = [*find_holes(text, self._kinds), *find_holes(text, checked)] if self._kinds else []
         self.conversions = self._counted(text)
         self._entities = dict[str, str]()
         self._mixed = "&" in _ENTITY.sub("", text)  # with characters that stand for themselves: entities are holes
