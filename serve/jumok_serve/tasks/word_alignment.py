@@ -45,6 +45,8 @@ _WORD = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
     r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])\w)+|[^\w\s]"
 )
+_BOTH_FORMS = re.compile(r"(?:을\(를|를\(을|이\(가|가\(이|은\(는|는\(은|와\(과|과\(와)\)|\((?:으|이)\)[가-힣]+")
+"""Particles in both forms, as after a word that is not known yet."""
 MAX_LOOKED = 16
 """Characters at the end of a word in which a particle is looked for; more than the longest has."""
 LONG_ENOUGH = 2
@@ -63,8 +65,18 @@ def words(text: str) -> list[Place]:
 
 def _parts(text: str) -> Iterator[tuple[Place, bool]]:
     """Yield the words and signs of a text, and the particles after them, which are marked."""
+    both = {found.start(): found.end() for found in _BOTH_FORMS.finditer(text)} if "(" in text else {}
+    done = 0
     for found in _WORD.finditer(text):
         start, end = found.span()
+        if start < done:
+            continue
+        if first := next((place for place in (start, end - 1) if place in both), 0):
+            if start < first:
+                yield (start, first), False
+            done = both[first]
+            yield (first, done), True
+            continue
         word = found[0][-MAX_LOOKED:]
         if after := next((length for length in particles(word) if _is_noun(word[:-length], word[-length:])), 0):
             yield (start, end - after), False
@@ -80,6 +92,8 @@ def _is_noun(text: str, particle: str) -> bool:
 
 def after_particle(text: str, place: int) -> int:
     """Return the end of the particle that follows a word, or the end of the word without one."""
+    if (both := _BOTH_FORMS.match(text, place)) is not None:
+        return both.end()
     while place < len(text) and "가" <= text[place] <= "힣":
         place += 1
     return place

@@ -20,6 +20,11 @@ def test_words_and_signs_are_apart() -> None:
 def test_korean_particles_are_no_words() -> None:
     text = "파일을 이미지로 서울로 Basic에서 값을 도구는 창과 IDE의 2개를"
     assert [text[slice(*place)] for place in words(text)] == "파일 이미지 서울 Basic 값 도구 창과 IDE 2개".split()  # noqa: SIM905
+    text = "파일을(를) {x}은(는) 셀(으)로 표(가) (이)"
+    assert [text[slice(*place)] for place in words(text)] == [
+        *("파일", "{", "x", "}", "셀", "표", "(", "가", ")"),
+        *"(이)",
+    ]
     # Nouns that end like a particle, after a syllable that no such particle follows, or after one alone.
     text = "마을 사이 정도 주의 결과 추가 차이 을 에서"
     assert [text[slice(*place)] for place in words(text)] == text.split()

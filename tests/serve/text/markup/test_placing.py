@@ -217,6 +217,7 @@ def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
         ("open [one] now", [(0, 1), (1, 0)], "파일을 열기", "[파일]을 열기"),
         ("open [one two] now", [(0, 1), (1, 2), (2, 0)], "파일의 이름을 열기", "[파일의 이름]을 열기"),
         ("one| two", [(0, 0), (1, 1)], "파일을 열기", "파일을| 열기"),
+        ("[one]| two", [(0, 0), (1, 1)], "파일을(를) 열기", "[파일]을(를)| 열기"),
     ],
 )
 def test_examples(source: str, pairs: list[tuple[int, int]], target: str, wanted: str) -> None:
