@@ -419,7 +419,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
         ("", "R&D and AT&T", "R&amp;D and AT&amp;T", "F&amp;E", "F&E"),
         ("", "file_name is bad", "file_name is bad", "file_name nein", "file_name nein"),
         ("", "a && b", "a &amp;&amp; b", "a &amp;&amp; c", "a && c"),
-        ("c-format", "a <b>\\%s", 'a <g i="0"/>\\<x i="1" translate="no">%s</x>', '<x i="1"/>\\<g i="0"/> A', "%s\\<b> A"),
+        ("c-format", "a <b>\\%s", 'a <g i="0"/>\\<x i="1" translate="no">%s</x>', '<x i="1"/><g i="0"/> A', "%s<b> A"),
     ],
 )
 def test_messages(flag: str, source: str, content: str | None, translation: str, written: str | None) -> None:
