@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,15 @@ from jumok_serve.service.rpc.request_reader import (
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
-from jumok_serve.text.files.document import FileDocument, FilePiece, Part, Text, known_formats, needed_memory
+from jumok_serve.text.files.document import (
+    MAX_READ,
+    FileDocument,
+    FilePiece,
+    Part,
+    Text,
+    known_formats,
+    needed_memory,
+)
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""
@@ -297,11 +306,23 @@ async def _ended(job: "Future[Done]", stop: Callable[[], object] = lambda: None)
         raise
 
 
+_NO_WORDS = re.compile(r"<[^<>]*+>|&#?\w++;|[\W_]")
+"""Tags, entities and signs."""
+
+
+def _has_words(markup: str) -> bool:
+    return len(_NO_WORDS.sub("", markup[:MAX_READ])) > 0
+
+
 def write_texts(translated: TextPairs) -> list[str | InvalidArgumentError]:
     """Return what stands in a file in place of texts, or why it cannot be written; those without a translation stay."""
     found = list[str | InvalidArgumentError]()
     for text, translation in translated:
         try:
+            if translation is not None and _has_words(text.content) and not _has_words(translation):
+                raise InvalidArgumentError(
+                    "file: the translation has no words: translate the text yourself", field="file"
+                )
             found.append(text.written if translation is None else text.write(translation))
         except InvalidArgumentError as error:
             drop_frames(error)
