@@ -23,8 +23,8 @@ UNSPACED: Final = (
 )
 """Letters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han."""
 _CONVERSION: Final = (
-    r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?"
+    r"(?:\d{1,3}+\$)?[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?)?"
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?)?)?(?:hh|h|ll|l|q|L|j|z|t)?"
 )
 _NAMES: Final = {
     # Letters, digits and `_` that may continue a hole: Korean, Japanese and Chinese add particles without a space.
@@ -43,18 +43,18 @@ _NAMES: Final = {
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
     # ISO C's conversion up to its letter; without a space among the flags, and with one and with an argument's name.
     "CONVERSION": _CONVERSION,
-    "STRICT": r"(?:\([^()\n]{1,100}+\))?+" + _CONVERSION.replace("0'I,", "0'I, "),
+    "STRICT": r"(?:\([^()\n]{1,100}+\))?" + _CONVERSION.replace("0'I,", "0'I, "),
     "SIZED": r"(?=[-+#0'I,]{0,5}+[\d.*])⟨CONVERSION⟩",
     "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
     "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
-    r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
+    r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?){0,10}",
     "LABEL": r"(?:[A-Za-z0-9-]{1,63}+|[⟨CJK⟩]{1,63}+)",
     "CJK": HANGUL + UNSPACED,
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$*+,;=%]|&(?!(?:[lg]t|quot|apos|nbsp|#\d{1,5});)"
     r"|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
-    "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
-    r"|[⟨CJK⟩](?=[⟨CJK⟩]{0,40}+(?:[/\\]|\.⟨W⟩))){1,120}+",
+    "FILE": r"(?:Program Files(?: \(x86\))?|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
+    r"|[⟨CJK⟩](?=[⟨CJK⟩]{0,40}+(?:[/\\]|\.⟨W⟩))){1,120}",
 }
 
 
@@ -90,7 +90,7 @@ _BY_FLAG: Final = (
     ),
     Rule("gcc", "%", r"%[<>'%]|%[-+q#lw]{0,5}+[A-Za-z]", "%qs  %<  %>  %+D  %qD  %%", "5 %", "GCC's diagnostics"),
     Rule(
-        "pascal", "%", r"%(?:\d{1,3}+:)?+-?+\d{0,9}+(?:\.\d{1,9}+)?+[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %", "Delphi"
+        "pascal", "%", r"%(?:\d{1,3}+:)?-?+\d{0,9}+(?:\.\d{1,9}+)?[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %", "Delphi"
     ),
     Rule("qt", "%", r"%%|%L?(?:\d{1,2}|n)", "%1  %L1  %n  %Ln  %12", "5 %  % n", "QString::arg, QObject::tr"),
     Rule("boost", "%", r"%\d{1,3}%|%\|[^|\s]{1,60}+\|", "%1%  %|1$+5|", "5%", "Boost.Format"),
@@ -112,7 +112,7 @@ RULES: Final = (
         "<",
         r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
         r"|<[A-Za-z][\w:.-]{0,60}+(?=\s{1,9}+[\w:-]{1,60}+=[\"'])⟨ATTRIBUTES⟩>|<%[^%\n]{1,200}+%>"
-        r"|<!--(?:[^-]|-(?!->)){0,1000}+-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
+        r"|<!--(?:[^-]|-(?!->)){0,1000}-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
         """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
         """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
@@ -129,7 +129,7 @@ RULES: Final = (
     Rule(
         "element",
         r"\[/",
-        r"\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?+\]",
+        r"\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?\]",
         "[/b]  [/url]",
         "a[b]  [b]",
         "BBCode",
@@ -154,7 +154,7 @@ RULES: Final = (
     Rule(
         "reference",
         r"\$t\(|@[.:]",
-        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?+:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|⟨W⟩{1,60}+(?:[.-]⟨W⟩{1,60}+){0,8}+)",
+        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|⟨W⟩{1,60}+(?:[.-]⟨W⟩{1,60}+){0,8})",
         "$t(key)  $t(common:key, {\"count\": 1})  @:message.hello  @.lower:message.hello  @:(message.hello)  @:{'a.b'}",
         "t(key)  a@:b  @ :",
         "i18next, nesting; Vue I18n, linked messages",
@@ -162,7 +162,7 @@ RULES: Final = (
     Rule(
         "url",
         r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?+(?:/⟨URL⟩|/)?",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?(?:/⟨URL⟩|/)?",
         "example.org  docs.example.com/a/b  a.co.uk  example.org/  example.org:8080",
         "a.b  e.g.  end.Der  Node.js  x@example.org",
         "RFC 1034, names",
@@ -171,11 +171,11 @@ RULES: Final = (
         "path",
         r"[/\\]",
         r"(?:(?<![\w./:$%}<-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
-        r"(?:[/\\]⟨FILE⟩){1,40}+[/\\]?"
-        r"|(?<![\w./:~<%})-])(?:(?:/⟨FILE⟩){2,40}+/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
+        r"(?:[/\\]⟨FILE⟩){1,40}[/\\]?"
+        r"|(?<![\w./:~<%})-])(?:(?:/⟨FILE⟩){2,40}/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
         r"|tmp|usr|var)(?!⟨W⟩)/?)"
-        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?:[\\/]⟨FILE⟩){0,40}+[\\/]?)?+"
-        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
+        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?:[\\/]⟨FILE⟩){0,40}[\\/]?)?"
+        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
         r"  /tmp  \\server\share  $HOME/.config"
         r"  %APPDATA%\LibreOffice\4"
@@ -186,7 +186,7 @@ RULES: Final = (
     Rule(
         "path",
         r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
-        r"(?:(?<![%\d])%(?:\d\$|\(\w{1,60}+\))?+[s@]/|(?<![\w./@\\-]))(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
+        r"(?:(?<![%\d])%(?:\d\$|\(\w{1,60}+\))?[s@]/|(?<![\w./@\\-]))(?:(?:⟨W⟩|[.*-]){1,60}/){0,9}(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
         "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz  %s/a.py  %1$s/b/a.csv  %(dir)s/a.txt",
         "end.The  e.g. this  a.b  %s/month",
         "common endings of files",
@@ -195,7 +195,7 @@ RULES: Final = (
         "option",
         r"--|[\W_]-[A-Za-z](?!⟨W⟩)",
         r"(?:(?<=[\w,:] )|(?<=[`'\"(\[|]))-[A-Za-z](?!⟨W⟩|-)"
-        r"|(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=(?:[a-z0-9./~:]{1,200}(?<![.:])|[A-Z][A-Z0-9_]{0,60}+))?+(?![A-Za-z0-9_])",
+        r"|(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}(?:=(?:[a-z0-9./~:]{1,200}(?<![.:])|[A-Z][A-Z0-9_]{0,60}+))?(?![A-Za-z0-9_])",
         "--long-option  --verbose  --output=a/b.txt  --output=FILE",
         "a--b  -- a  ---  --A  -I see  Yes. -I see  a-b  x - y  -in",
         "GNU, argument syntax",
@@ -203,9 +203,9 @@ RULES: Final = (
     Rule(
         "braces",
         r"\{",
-        r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+\}"
-        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
-        r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
+        r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}\}"
+        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
+        r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300})?)\}",
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
         "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
         "{ not this one }  { a b  {  }  {=SUM(A1)}",
@@ -214,9 +214,9 @@ RULES: Final = (
     Rule(
         "percent",
         "%",
-        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%(?:\d{1,3}+\$)?+#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%(?:\d{1,3}+\$)?#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
         r"|%[-+#0]{0,5}+\d{0,9}+<PRI\w{1,20}+>|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
-        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
+        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?",
         "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %1$#@files@  %%name%%"
         "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %<PRIu64>  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
@@ -241,7 +241,7 @@ RULES: Final = (
     Rule(
         "variable",
         r"\$",
-        r"(?<![\w$])\$(?:[A-Z]{1,3}\$\d{1,7}+|\([^()\s]{1,60}+\)|\[\w{1,60}+\]|[A-Za-z_](?:⟨W⟩|@(?=[\w@]{1,60}\$)){0,60}+\$?)",
+        r"(?<![\w$])\$(?:[A-Z]{1,3}\$\d{1,7}+|\([^()\s]{1,60}+\)|\[\w{1,60}+\]|[A-Za-z_](?:⟨W⟩|@(?=[\w@]{1,60}\$)){0,60}\$?)",
         "$HOME  $name  $NAME$  $NAME@1$  $(ARG1)  $[officename]  $A$1",
         "$5  US$  $ 5  a$b  $",
         "shell, PHP, Perl; LibreOffice; Chrome, i18n",
@@ -274,7 +274,7 @@ RULES: Final = (
     Rule(
         "email",
         "@",
-        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}+|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
+        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
         "anna@example.org  a.b+c@example.co.uk  o'brien@example.org  info@사이트.한국  홍길동@example.org",
         "a@b  @anna  a@b.  @a.de",
         "RFC 5322, 3.4.1",
@@ -282,7 +282,7 @@ RULES: Final = (
     Rule(
         "mention",
         "@",
-        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
+        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8})?",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
         "x@y  @ home  @  @_  @0.00",
         "Mastodon, GitHub, npm",
@@ -299,7 +299,7 @@ RULES: Final = (
         "version",
         r"\d\.\d|v\d",
         r"(?<![\w.,])(?:[vV](?:\d{1,9}+\.){0,4}\d{1,9}+|(?!⟨DATE⟩(?!\.?\d))(?!\d{1,3}(?:\.\d{3}){2,9}(?!\.?\d))(?:\d{1,9}+\.){2,4}\d{1,9}+)"
-        r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3}|/\d{1,3})?+(?!⟨W⟩|[.,]\d)",
+        r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3}|/\d{1,3})?(?!⟨W⟩|[.,]\d)",
         "v1.2.3  1.2.3  1.2.3-rc1  1.2.3rc1  v2  192.168.0.1  10.0.0.0/8  1.0.0+build.5",
         "1.5  30.11.2026  2026.11.30  1.234.567  1.2.26  v  3.14",
         "Semantic Versioning; PEP 440",
@@ -307,7 +307,7 @@ RULES: Final = (
     Rule(
         "unit",
         r"\d(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:⟨GLUED⟩))",
-        r"(?<![\w.,])\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?+(?:⟨UNIT⟩|⟨GLUED⟩))(?!⟨W⟩)",
+        r"(?<![\w.,])\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?(?:⟨UNIT⟩|⟨GLUED⟩))(?!⟨W⟩)",
         "10px  16 GB  5GHz  44.1kHz  1.5em  720p",
         "1.5 GB  5 apples  10 Gb  12 pt",
         "IEC 80000-13; CSS",

@@ -93,10 +93,10 @@ _ANY_APOSTROPHE: Final = re.compile("'")
 _APOSTROPHE: Final = re.compile(r"'(?=['{}#]|\Z)")
 _ANY_BRANCHES: Final = re.compile(r"\{\s{0,9}+[\w.-]{1,100}+\s{0,9}+,\s{0,9}+(?:plural|select|selectordinal)\s*+,")
 _BRANCHES: Final = {"plural": True, "selectordinal": True, "select": False}
-_SPECIAL: Final = re.compile(r"''|'[{}#][^']*+(?:''[^']*+)*+(?:'|\Z)|\{\{[^{}]++\}\}|[{}#]")
-_ARGUMENT: Final = re.compile(r"\{\s*+[\w.-]++\s*+(?:,\s*+(\w++)\s*+)?+([,}])")
-_STYLE: Final = re.compile(r"(?:[^{}']++|'[^']*+'|\{[^{}]*+\})*+\}")
-_OFFSET: Final = re.compile(r"\s*+(?:offset\s*+:\s*+\d++)?+")
+_SPECIAL: Final = re.compile(r"''|'[{}#][^']*+(?:''[^']*+)*(?:'|\Z)|\{\{[^{}]++\}\}|[{}#]")
+_ARGUMENT: Final = re.compile(r"\{\s*+[\w.-]++\s*+(?:,\s*+(\w++)\s*+)?([,}])")
+_STYLE: Final = re.compile(r"(?:[^{}']++|'[^']*+'|\{[^{}]*+\})*\}")
+_OFFSET: Final = re.compile(r"\s*+(?:offset\s*+:\s*+\d++)?")
 _SELECTOR: Final = re.compile(r"\s*+(?:(=\d++|[^\s{}=,'#]++)\s*+\{|\})")
 
 

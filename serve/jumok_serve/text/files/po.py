@@ -27,7 +27,7 @@ from jumok_serve.text.plurals import plural_categories
 
 _LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+(?="|\r?+$)')
 _MORE: Final = re.compile(r'[ \t]*+(?=")')
-_STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*+')
+_STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*)"[ \t]*+')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
 """A part of a string; escapes of a whole file would take much memory at once."""
@@ -40,7 +40,7 @@ WRITTEN: Final = {
 _FUZZY: Final = re.compile(r"fuzzy(?<=[#,\s]fuzzy)(?=[#,\s]|$)")
 """Begins with a literal text, which makes the search fast."""
 _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
-_PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)(?:[^;\n]*+;\s*+plural=([^;\n]*+))?+")
+_PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)(?:[^;\n]*+;\s*+plural=([^;\n]*+))?")
 _ACCELERATOR: Final = re.compile(r"^X-Accelerator-Marker:[ \t]*+(\S)[ \t]*+$", re.MULTILINE)
 _FLAG: Final = re.compile(r"[a-z][\w+-]*-format")
 NO_FORM: Final = -1

@@ -184,7 +184,7 @@ class _Markup:
 
 
 _NEW_LINE: Final = re.compile(r"(?:</\w>)?[\r\n]|\\[Nn]")
-_EACH_LINE: Final = re.compile(r"<([ibu])>[^<>\r\n]*+</\1>(?:[\r\n]++<\1>[^<>\r\n]*+</\1>)++\s*+")
+_EACH_LINE: Final = re.compile(r"<([ibu])>[^<>\r\n]*+</\1>(?:[\r\n]++<\1>[^<>\r\n]*+</\1>)+\s*+")
 """Cue whose lines have the same tags each; these are a part of the ends of lines."""
 _OPAQUE: Final = (
     (re.compile(r"(?i)<rt\b"), re.compile(r"(?i)</r")),
@@ -214,9 +214,9 @@ def _tokens(text: str, markup: _Markup) -> list[str]:
 
 
 _SPACE: Final = " \t\r\n\f\v\u00a0\u3000"
-_EDGE: Final = rf"(?:[{_SPACE}\u2669-\u266c]|\\h)*+"
+_EDGE: Final = rf"(?:[{_SPACE}\u2669-\u266c]|\\h)*"
 """White space, and notes of music."""
-_DASH: Final = r"(?:[-\u2010-\u2015]++(?!\d)|(?:>|&gt;){2,3}+)\s*+"
+_DASH: Final = r"(?:[-\u2010-\u2015]++(?!\d)|(?:>|&gt;){2,3})\s*+"
 _BEFORE: Final = re.compile(rf"{_EDGE}(?:{_DASH})?{_EDGE}")
 _AFTER: Final = re.compile(rf"(?:[{_SPACE}\u2669-\u266c]|h\\)*+")
 """The same, backwards."""

@@ -35,7 +35,7 @@ def _words(words: str) -> frozenset[str]:
 
 
 _TAG: Final = re.compile(
-    r"<!--[^<]*?-->|</?([A-Za-z][\w:.-]*+)(?:\s(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+')*+)?+/?>|\x1b\[[\d;]{0,20}m"
+    r"<!--[^<]*?-->|</?([A-Za-z][\w:.-]*+)(?:\s(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+')*)?/?>|\x1b\[[\d;]{0,20}m"
 )
 _CODE: Final = re.compile(r"(?<![\w&])(?:[BCEFILRSXZ]|C[BIRW])<(?=[^\s<>=])|<|>")
 """A code of POD and of po4a's manual pages begins, or one ends."""
@@ -60,10 +60,10 @@ _ACCELERATORS: Final = {
 }
 """Marks before the letter of an accelerator: of Qt and Windows, GTK, and LibreOffice."""
 _KEYS: Final = re.compile(
-    r"(?:^|\t)(?:(?:Ctrl|Alt|AltGr|Shift|Cmd|Meta|RawCtrl|Control|Option|Command)[+-])++(?:\w{1,12}|[^\s\w])$"
+    r"(?:^|\t)(?:(?:Ctrl|Alt|AltGr|Shift|Cmd|Meta|RawCtrl|Control|Option|Command)[+-])+(?:\w{1,12}|[^\s\w])$"
     r"|\t(?:F\d{1,2}|Del|Delete|Ins|Insert|Esc|Enter|Return|Tab|Space|Home|End|PgUp|PgDn|Left|Right|Up|Down)$"
 )
-_END: Final = re.compile(r"(?:\s*+(?:\.{3}|[:\u2026\uff1a]))?+$")
+_END: Final = re.compile(r"(?:\s*+(?:\.{3}|[:\u2026\uff1a]))?$")
 _OPTION: Final = re.compile(r"(?<![\w-])-\w(?!\w)")
 _CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")

@@ -65,7 +65,7 @@ KEPT_FIELDS: Final = frozenset(
 """Fields of Word whose shown characters stay."""
 _FIELD, _STATE, _INSTRUCTION, BINDING = "w:fldSimple", "w:fldChar", "w:instrText", "w:dataBinding"
 _STATES: Final = frozenset({"begin", "separate", "end"})
-_SHOWN_BREAK: Final = re.compile(r"((?:[\t\n\r]|_x00(?:0[9A-Da-d])_)++)")
+_SHOWN_BREAK: Final = re.compile(r"((?:[\t\n\r]|_x00(?:0[9A-Da-d])_)+)")
 """Line ends and tabs, also as Office escapes them."""
 _ENTITY: Final = re.compile(r"&[^;]{1,40};")
 _NOISE: Final = re.compile(r"\s(?:lang|altLang|dirty|err|noProof|smtClean|smtId|bmk)=\"[^\"]*\"")

@@ -284,7 +284,6 @@ LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
         ("properties", "message.key=The file could not be opened.\n", 6_000_000),
         ("strings", '"message.key" = "The file could not be opened.";\n', 6_000_000),
         ("yaml", "  message_key: The file could not be opened.\n", 6_000_000),
-        ("text", "word\n", 8_000_000),
     ],
     ids=first,
 )
