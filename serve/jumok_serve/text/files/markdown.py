@@ -40,6 +40,8 @@ _OPTIONS: Final = reduce(or_, (Options[f"ENABLE_{name}"] for name in _EXTENSIONS
 _FRONT: Final = re.compile(rb"(?:(---)|\+\+\+)[ \t]*+\r?\n(?![ \t]*+\r?\n)")
 _FRONT_END: Final = re.compile(rb"^(?:(---|\.\.\.)|\+\+\+)[ \t]*+\r?$", re.MULTILINE)
 """Ends of the data before a document: of YAML, with the group, or of TOML."""
+_NEXT_ITEM: Final = re.compile(rb"[ \t]++(?:>|(?:[-+*]|\d{1,9}+[.)])(?=[ \t]))")
+"""Mark of a list or quotation within another one, in the same line."""
 _LINE: Final = re.compile(
     rb"^(?P<before>[ \t>]*+)(?:"
     rb"(?P<blank>:{3,}+[^\r\n]*+|\{:[^{}\r\n]*+\}(?=[ \t]*+\r?$)|\[TOC\](?=[ \t]*+\r?$)|\*\[[^\[\]\r\n]++\]:[^\r\n]*+"
@@ -50,7 +52,7 @@ _LINE: Final = re.compile(
     rb"|===[+!]?+[ \t]++\"[^\"\r\n]*+\"(?=[ \t]*+\r?$))"
     rb"|(?P<alert>\[![\w-]++\][+-]?+(?=[ \t\r\n]|\Z))"
     rb"|(?P<definition>:(?=[ \t]{1,4}+[^\s]))"
-    rb"|(?P<items>(?:[-+*]|\d{1,9}+[.)])(?=[ \t])(?:[ \t]++(?:>|(?:[-+*]|\d{1,9}+[.)])(?=[ \t])))*)"
+    rb"|(?P<items>(?:[-+*]|\d{1,9}+[.)])(?=[ \t]))"
     rb"|(?<=[>])|(?<=> ))",
     re.MULTILINE,
 )
@@ -195,6 +197,9 @@ def _mask(data: bytes) -> Iterator[str]:
                 changes.append((*found.span(), edges[1] + b"x" * len(edges[2]) + edges[3]))
         for found in _LINE.finditer(data, start, end):
             marks += len(_CONTAINER.findall(found[0]))
+            place = found.end()
+            while found.lastgroup == "items" and (following := _NEXT_ITEM.match(data, place)) is not None:
+                marks, place = marks + 1, following.end()
             if marks > MAX_MARKS:
                 line = data.count(b"\n", 0, found.start()) + 1
                 refuse(line, f"the file has more than {MAX_MARKS} marks of lists and quotations: split it")
