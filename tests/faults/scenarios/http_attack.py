@@ -48,6 +48,8 @@ async def attack_http(plan: Plan, findings: Findings) -> None:
             port = free_port()
             arguments = ("--tokens", tokens, "--tokens-without-tls", "--glossaries", Path(folder) / "glossaries")
             async with jumok_serve(plan.bundle, *arguments, "--http-port", str(port)) as server:
+                known = _Attacker(port, secret)  # the detector of languages is loaded while the server begins
+                await known.status(known.request("/v1/text:detectLanguage", {"contents": ["A dog runs."]}))
                 await _all_attacks(plan, findings, server, _Attacker(port, key), who, most_mib)
                 await expect_well(findings, server)
 
