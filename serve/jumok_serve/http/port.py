@@ -533,7 +533,7 @@ class HttpPort:
         """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.
 
         Responses close their connections. Idle connections are closed after `LAST_REQUESTS_S`, as a request may be on
-        its way, and bodies of which nothing arrives for as long are refused. May be called again with less time.
+        its way. Bodies are refused if nothing of them arrives for as long. May be called again with less time.
         """
         if self._server is None:
             return

@@ -30,8 +30,8 @@ _RIEUL: Final = 8
 def particles(word: str) -> Iterator[int]:
     """Yield the lengths of the particles with which a word may end, the longest first.
 
-    A particle must suit the final consonant of a Korean word before it. After letters and digits of other scripts, the
-    pronunciation of which is unknown, each form suits.
+    A particle must suit the final consonant of a Korean word before it. After letters and digits of other scripts each
+    form suits, as their pronunciation is unknown.
     """
     if "가" <= word[-1:] <= "힣":
         for length in range(min(_LONGEST, len(word) - 1), 0, -1):

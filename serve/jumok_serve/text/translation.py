@@ -468,7 +468,7 @@ def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
 
 
 def _with_terms(pairs: Sequence[Pair], translation: Translation) -> list[Pair]:
-    """Return aligned words, of which those of a term are one, which no tag divides; no other has its source words."""
+    """Return aligned words. Those of a term are one, so that no tag divides it; no other word has its source words."""
     sources, terms, taken = sorted(pair.source for pair in pairs), list[Pair](), set[int]()
     for term in translation.hypotheses[0].terms:
         if term.target_span is not None and (span := term.source_span) is not None:

@@ -54,7 +54,7 @@ class _Open:
         return isinstance(self.kind, yaml.MappingStartEvent) and self.key is None
 
     def add(self, event: Any) -> None:
-        """Add a key or a value, of which the last event is given."""
+        """Add a key or a value that ends with an event."""
         if self.takes_key:
             self.key = event
             if not isinstance(event, yaml.ScalarEvent) or event.value not in CATEGORIES:
