@@ -89,9 +89,7 @@ _BY_FLAG: Final = (
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
     ),
     Rule("gcc", "%", r"%[<>'%]|%[-+q#lw]{0,5}+[A-Za-z]", "%qs  %<  %>  %+D  %qD  %%", "5 %", "GCC's diagnostics"),
-    Rule(
-        "pascal", "%", r"%(?:\d{1,3}+:)?-?+\d{0,9}+(?:\.\d{1,9}+)?[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %", "Delphi"
-    ),
+    Rule("pascal", "%", r"%(?:\d{1,3}+:)?-?+\d{0,9}+(?:\.\d{1,9}+)?[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %", "Delphi"),
     Rule("qt", "%", r"%%|%L?(?:\d{1,2}|n)", "%1  %L1  %n  %Ln  %12", "5 %  % n", "QString::arg, QObject::tr"),
     Rule("boost", "%", r"%\d{1,3}%|%\|[^|\s]{1,60}+\|", "%1%  %|1$+5|", "5%", "Boost.Format"),
     Rule(
