@@ -115,8 +115,10 @@ async def fuzz_reader(
     if not faults:  # else it would end
         number = min(runs, INPUTS_AGAIN) if runs > 0 else INPUTS_AGAIN
         again = await _run(folder, "replay", reader, bundle, corpus, str(number), str(longest))
-        memory = [int(found) for found in re.findall(r"resident: (\d+) MiB", again)] or [0, MEMORY_MIB]
-        findings.expect_below(f"{name}: growth in two further times, MiB", memory[-1] - memory[0], AGAIN_MIB, "d")
+        if memory := [int(found) for found in re.findall(r"resident: (\d+) MiB", again)]:
+            findings.expect_below(f"{name}: growth in two further times, MiB", memory[-1] - memory[0], AGAIN_MIB, "d")
+        if "Traceback" in again or not memory:
+            faults.append(again[-2000:])
     findings.expect_none(f"{name}: inputs that raise, crash, hang or fill the memory", faults)
 
 
