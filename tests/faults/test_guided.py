@@ -11,7 +11,7 @@ import pytest
 from tests.faults.guided.scenario import FILE_READERS, LONGEST, LONGEST_FILE, READERS, fuzz_reader
 from tests.faults.tools.findings import Findings
 
-RUNS = 300
+RUNS, RUNS_OF_FILES = 300, 100
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,8 +38,8 @@ class Fragile:
 
 def fuzz(name: str, reader: str, folder: Path, bundle: Path) -> dict[str, tuple[str, bool]]:
     findings = Findings(scenario="guided")
-    longest = LONGEST_FILE if name in FILE_READERS else LONGEST
-    asyncio.run(fuzz_reader(name, reader, folder, bundle, findings, runs=RUNS, seed=1, longest=longest))
+    longest, runs = (LONGEST_FILE, RUNS_OF_FILES) if name in FILE_READERS else (LONGEST, RUNS)
+    asyncio.run(fuzz_reader(name, reader, folder, bundle, findings, runs=runs, seed=1, longest=longest))
     return {check.what.removeprefix(f"{name}: "): (check.found, check.passed) for check in findings.checks}
 
 

@@ -205,24 +205,24 @@ class Files:
             except StopIteration as end:
                 document: FileDocument = end.value
                 break
-        writer, written, pieces = document.writer(), bytearray(), document.pieces()
+        writer, written, pieces, texts = document.writer(), bytearray(), document.pieces(), 0
         while taken := take_pieces(pieces):
             for piece in taken:
                 written += writer.add(piece.written if isinstance(piece, Text) else piece)
                 if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
-                    self._translate(piece)
+                    self._translate(piece, texts)
+                    texts += 1
         return written + writer.finish()
 
-    def _translate(self, text: Text) -> None:
-        """Parse a text as the service does, and write other texts in its place."""
+    def _translate(self, text: Text, number: int) -> None:
+        """Parse a text as the service does, and write another text in its place: of several kinds by its number."""
         if self._markup is not None:
             document = parse(text.content, self._markup, known_formats()[self._format].rules)
             text.write(document.written(lambda block: block.escape(f"{block.text} b")))
         if self._format in ARCHIVES:  # their texts have tags of ours, which the server keeps
             return
-        for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
-            with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
-                text.write(translation)
+        with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
+            text.write((text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <")[number % 4])
 
     def seeds(self) -> Sequence[bytes]:
         """Return files of the format, in each encoding."""
