@@ -14,9 +14,9 @@ from jumok_serve.search.search import Ended
 from jumok_serve.search.step_arrays import RING_STEPS
 from jumok_serve.search.terms import BOOST, FEW_READINGS, Reading, TermAutomaton, TermState
 
-_FIELDS: Final = 7
-"""Numbers of a state in the table before those by token: left, bank, surplus, others, boosted, and two next states."""
-_AFTER_OTHER: Final = 5
+_FIELDS: Final = 6
+"""Numbers of a state in the table before those by token: left, bank, others, boosted, and two next states."""
+_AFTER_OTHER: Final = 4
 """Column of the next state after a token of no term; the next column is for tokens that continue a word."""
 _UNKNOWN: Final = -1
 _FEW: Final = 24
@@ -161,7 +161,7 @@ class TermRows:
             number = self._numbers[state] = len(self._states)
             self._states.append(state)
             boosted = self._automaton.boosted(state)
-            self._table.extend((state.left, state.bank, state.surplus, self._most_others(state), len(boosted)))
+            self._table.extend((state.left, state.bank, self._most_others(state), len(boosted)))
             self._table.extend([_UNKNOWN] * (_FIELDS - _AFTER_OTHER + len(self._tokens)))
             self._table.extend([token in boosted for token in self._tokens])
             self._fields.table, _ = self._table.buffer_info()
@@ -186,8 +186,7 @@ class TermRows:
         automaton = self._automaton
         if token in automaton.boosted(state):
             return self._number(automaton.next(state, token))
-        # Of tokens that are not boosted, only these may change the state. Python looks at the few such steps.
-        return _UNKNOWN if token in automaton.once_tokens else others[automaton.terms.continues_word(token)]
+        return others[automaton.terms.continues_word(token)]
 
 
 def _hypothesis(one: _Ended) -> Ended:
@@ -211,18 +210,17 @@ class Outcomes(NamedTuple):
 
     Attributes:
         boosted: True for the tokens of `TermAutomaton.boosted`.
-        left, bank, surplus: those of the states.
+        left, bank: those of the states.
         known: False as long as a state has not been looked at.
     """
 
     boosted: NDArray[np.bool_]
     left: NDArray[np.int32]
     bank: NDArray[np.int32]
-    surplus: NDArray[np.bool_]
     known: NDArray[np.bool_]
 
 
-_OUTCOME_BYTES: Final = 11
+_OUTCOME_BYTES: Final = 10
 """Bytes of a token's outcome."""
 
 
@@ -252,9 +250,6 @@ class OutcomeTable:
         self._terms = [term for _, added in firsts for term in added]
         self._added = np.array([more for _, added in firsts for more in added.values()], np.int32)
         self._begins = np.cumsum([0, *(len(added) for _, added in firsts)], dtype=np.int64)[:-1]
-        self._once = np.array([token in automaton.once_tokens for token, _ in firsts], np.bool_)
-        of_token = [{automaton.terms.alternatives[term] for term in added} for _, added in firsts]
-        self._alike = np.array([len(terms) == 1 for terms in of_token], np.bool_)
         self._known: dict[TermState, Outcomes] = {}
         self._older: dict[TermState, Outcomes] = {}
         self._most_known = max(MAX_BEAM_SIZE, _KEPT_BYTES // (_OUTCOME_BYTES * len(self._joined)))
@@ -300,7 +295,7 @@ class OutcomeTable:
 
     def _find(self, state: TermState) -> Outcomes:
         size = len(self._joined)
-        boosted, surplus, known = np.zeros((3, size), np.bool_)
+        boosted, known = np.zeros((2, size), np.bool_)
         boosted[[self._columns[token] for token in self._automaton.boosted(state)]] = True
         left, bank = np.zeros((2, size), np.int32)
         known[:] = True
@@ -310,8 +305,8 @@ class OutcomeTable:
                 found[chosen] for found in self._after_any(state.readings, joins=bool(joins))
             )
         known[[self._columns[token] for token in self._automaton.going_on(state.readings)]] = False
-        left[self._of_eos], bank[self._of_eos], surplus[self._of_eos] = state.left, state.bank, state.surplus
-        outcomes = Outcomes(boosted, left, bank, surplus, known)
+        left[self._of_eos], bank[self._of_eos] = state.left, state.bank
+        outcomes = Outcomes(boosted, left, bank, known)
         for column in np.flatnonzero(boosted & ~known).tolist():
             self._look_at(state, outcomes, column)
         return outcomes
@@ -336,8 +331,7 @@ class OutcomeTable:
             begun = added < _FAR
             left[self._firsts] = np.minimum(left[self._firsts], (missing[:, None] + added).min(axis=0))
             bank[self._firsts] = np.maximum(bank[self._firsts], ((met[:, None] + 1) * begun).max(axis=0))
-            few = 2 * len(idle) <= FEW_READINGS and not automaton.is_exhausted
-            known[self._firsts] = few & (~self._once | (self._alike & begins.all(axis=0)))
+            known[self._firsts] = 2 * len(idle) <= FEW_READINGS and not automaton.is_exhausted
         return left, bank, known
 
     def _added_by_firsts(self, unmet: int) -> NDArray[np.int32]:
@@ -349,5 +343,5 @@ class OutcomeTable:
     def _look_at(self, state: TermState, outcomes: Outcomes, column: int) -> None:
         """Find the outcome of one token by its state."""
         after = self._automaton.next(state, int(self._tokens[column]))
-        outcomes.left[column], outcomes.bank[column], outcomes.surplus[column] = after.left, after.bank, after.surplus
+        outcomes.left[column], outcomes.bank[column] = after.left, after.bank
         outcomes.known[column] = True

@@ -134,7 +134,7 @@ class TermSearch(BeamSearch):
         self._rows = TermRows(
             self._automaton,
             self._options,
-            partial(_most_others, self._options, self._automaton),  # no method: the rows do not hold their search
+            partial(_most_others, self._options),  # no method: the rows do not hold their search
             most_ended=self._most_ended,
             term_divisor=math.pow(TERM_LENGTH, self._options.length_penalty),
             prompt=len(self._prompt),
@@ -150,7 +150,7 @@ class TermSearch(BeamSearch):
     def _most_candidates(self) -> int:
         """Return the number of candidates that the rows need."""
         automaton = self._automaton
-        return max(_most_others(self._options, automaton, one) + len(automaton.boosted(one)) for one in self._states)
+        return max(_most_others(self._options, one) + len(automaton.boosted(one)) for one in self._states)
 
     @property
     def steady_steps(self) -> int:
@@ -192,14 +192,14 @@ class TermSearch(BeamSearch):
         of_token, of_row, added = np.array(tokens, np.int64)[alive], np.array(rows, np.int64)[alive], added[alive]
         columns, sums, merits = table.columns_of(of_token), np.array(self._sums)[of_row], np.array(self._merits)[of_row]
         after = table.of(states, of_row, columns)
-        kept = ~after.surplus
+        kept = np.ones(len(added), np.bool_)
         if self._forced is not None:
             added = added - sums
         else:
             added = np.where(after.boosted, added / BOOST, added)
             # What a batch finds beyond these does not count.
-            others = np.array([_most_others(self._options, self._automaton, state) for state in states])
-            kept &= after.boosted | (_ranks(2 * of_row + after.boosted) < others[of_row])
+            others = np.array([_most_others(self._options, state) for state in states])
+            kept = after.boosted | (_ranks(2 * of_row + after.boosted) < others[of_row])
         nearer = after.left < np.array([state.left for state in states])[of_row]
         totals, merits = sums + added, np.where(nearer, merits, merits + added)
         order = np.lexsort((of_token, of_row, -totals))
@@ -319,7 +319,7 @@ def _by_missing(short: tuple[int, Ended]) -> tuple[int, float]:
     return missing, -hypothesis.score
 
 
-def _most_others(options: SearchOptions, automaton: TermAutomaton, state: TermState) -> int:
+def _most_others(options: SearchOptions, state: TermState) -> int:
     """Return the number of candidates that a row needs besides boosted ones."""
     more = AFTER_TERM if state.awaits_end else 0
-    return options.beam_size + len(options.eos_ids) + len(automaton.once) + more
+    return options.beam_size + len(options.eos_ids) + more

@@ -39,12 +39,10 @@ class Terms:
     Attributes:
         alternatives: token sequences that satisfy each term, none of them empty.
         joins: by token id, 1 if the token continues the word before it; empty: no token does.
-        once: True for terms whose alternatives are not written more often than terms need them; empty: for none.
     """
 
     alternatives: tuple[tuple[Tokens, ...], ...]
     joins: bytes = b""
-    once: tuple[bool, ...] = ()
 
     def continues_word(self, token: int) -> bool:
         """True if a token continues the word before it."""
@@ -126,15 +124,11 @@ def _may_be_written(sequence: Tokens, options: SearchOptions) -> bool:
     forbidden = {*options.suppress_tokens, *options.eos_ids}
     if not sequence or not forbidden.isdisjoint(sequence):
         return False
-    if any(_contains(sequence, word) for word in options.bad_words):
+    if any(sequence[first : first + len(word)] == word for word in options.bad_words for first in range(len(sequence))):
         return False
     size = options.no_repeat_ngram_size
     grams = [sequence[first : first + size] for first in range(len(sequence) - size + 1)] if size else []
     return len(set(grams)) == len(grams)
-
-
-def _contains(sequence: Tokens, word: Tokens) -> bool:
-    return any(sequence[first : first + len(word)] == word for first in range(len(sequence) - len(word) + 1))
 
 
 class Reading(NamedTuple):
@@ -158,14 +152,12 @@ class TermState:
         left: tokens that the shortest way to all terms still needs.
         bank: most terms that a reading has met or begun.
         awaits_end: True if the row ends with a term, which the next token may turn into a part of a longer word.
-        surplus: True if the row ends with a sequence that it may not contain again.
     """
 
     readings: tuple[Reading, ...]
     left: int
     bank: int
     awaits_end: bool
-    surplus: bool
 
     @property
     def complete(self) -> bool:
@@ -185,8 +177,6 @@ class TermAutomaton:
         start: the state before the first token.
         size: number of terms that count.
         tokens: tokens of all alternatives.
-        once: alternatives that are not written more often than terms need them.
-        once_tokens: their tokens.
     """
 
     def __init__(self, terms: Terms, eos_ids: tuple[int, ...] = ()) -> None:
@@ -202,17 +192,11 @@ class TermAutomaton:
                     self._by_prefix.setdefault(sequence[:length], []).append((1 << index, sequence))
         self.size = len(self._shortest)
         self.tokens = frozenset(token for group in terms.alternatives for sequence in group for token in sequence)
-        flags = terms.once or (False,) * len(terms.alternatives)
-        self.once = frozenset(
-            one for group, once in zip(terms.alternatives, flags, strict=True) if once for one in group
-        )
-        self.once_tokens = frozenset(token for one in self.once for token in one)
         self._first_tokens = {
             index: frozenset(sequence[0] for sequence in group)
             for index, group in enumerate(terms.alternatives)
             if group
         }
-        self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
         self.first_reading = Reading(sum(self._shortest), ())
         self._missing: dict[int, int] = {}  # tokens of unmet terms
         self._readings: dict[Reading, Reading] = {}
@@ -241,7 +225,6 @@ class TermAutomaton:
                 left=min(map(self.left, readings)),
                 bank=max(map(self.bank, readings)),
                 awaits_end=any(map(self.awaits_end, readings)),
-                surplus=any(map(self.is_surplus, readings)),
             )
         return state
 
@@ -292,9 +275,9 @@ class TermAutomaton:
             return [(Reading(unmet, ()), 0), *((Reading(left, ()), bit) for left, bit in idle)]
         for left, bit in idle:
             following.append((Reading(left, ()), bit))
-            if self._is_followed(left, (token,)):
+            if self._begins(left, (token,)):
                 following.append((Reading(left, (token,)), bit))
-        if pending and self._is_followed(unmet, (*pending, token)):
+        if pending and self._begins(unmet, (*pending, token)):
             following.append((Reading(unmet, (*pending, token)), 0))
         return following
 
@@ -305,11 +288,8 @@ class TermAutomaton:
             return [(unmet, 0)]
         return [] if joins else [(unmet & ~bit, bit) for bit in self._met(reading)]
 
-    def _is_followed(self, unmet: int, tokens: Tokens) -> bool:
-        """True if the tokens begin, or are, an alternative of an unmet term, or one that may not be repeated."""
-        return tokens in self._once_prefixes or self._begins(unmet, tokens)
-
     def _begins(self, unmet: int, tokens: Tokens) -> bool:
+        """True if the tokens begin, or are, an alternative of an unmet term."""
         return any(bit & unmet for bit, _ in self._by_prefix.get(tokens, ()))
 
     def read(self, tokens: Sequence[int]) -> list[TermSpan | None]:
@@ -339,10 +319,6 @@ class TermAutomaton:
     def awaits_end(self, reading: Reading) -> bool:
         """True if the pending tokens meet a term, unless the next token continues the word."""
         return bool(self.terms.joins and reading.pending and self._met(reading))
-
-    def is_surplus(self, reading: Reading) -> bool:
-        """True if the pending tokens are written again, although no term needs them."""
-        return reading.pending in self.once and not self._met(reading)
 
     def _met(self, reading: Reading) -> list[int]:
         """Return the unmet terms that the pending tokens can meet, one of those with equal alternatives."""

@@ -218,7 +218,7 @@ class TermPlacing:
         claims, missing = list[Claim](), dict[int, Floats]()
         for index, span in enumerate(read_terms(ids, terms)):
             of_span = 0 if span is None else attention[index][span.first : span.after].max()
-            if span is not None and (of_span >= SHARE * attention[index].max() or (terms.once and terms.once[index])):
+            if span is not None and of_span >= SHARE * attention[index].max():
                 taken[span.first : span.after] = [True] * (span.after - span.first)
                 claims.append(Claim(index, span.first, span.after, kept=True))
             elif terms.alternatives[index]:

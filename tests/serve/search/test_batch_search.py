@@ -117,7 +117,6 @@ def pair_with_terms(rng: np.random.Generator, beam_size: int) -> Pair:
     """Make searches with terms that often run on without an ended hypothesis."""
     vocabulary = 60
     terms = random_terms(rng, vocabulary=vocabulary, most=min(3, beam_size - 1))
-    terms = replace(terms, once=tuple((rng.random(len(terms.alternatives)) < 0.3).tolist()))
     options = make_options(
         beam_size=beam_size,
         num_hypotheses=int(rng.integers(1, beam_size + 1)),

@@ -47,7 +47,7 @@ struct TermRows {
   int64_t num_shorts;
 
   // Fields of a state in the table. After them come, by term token, the next state, and 1 for a boosted token.
-  enum Field { kLeft, kBank, kSurplus, kOthers, kBoosted, kAfterOther, kAfterJoin, kFields };
+  enum Field { kLeft, kBank, kOthers, kBoosted, kAfterOther, kAfterJoin, kFields };
 
   const int32_t* state(int64_t number) const { return table + number * (kFields + 2 * num_tokens); }
 
@@ -165,7 +165,6 @@ class TermStep {
       const int32_t after = ends ? static_cast<int32_t>(rows.states[row]) : rows.after(state, token, column);
       if (after < 0) return false;
       const int32_t* next = rows.state(after);
-      if (next[TermRows::kSurplus] != 0) continue;
       const double merit = rows.merits[row];
       const bool nearer = next[TermRows::kLeft] < state[TermRows::kLeft];
       found_.push_back(
