@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, Unpack, cast, overload
+from typing import Any, Self, TypedDict, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
@@ -22,9 +22,7 @@ from jumok_serve.errors import BundleError
 from jumok_serve.forks import check_not_inherited
 from jumok_serve.interrupts import deadline_after
 from jumok_serve.manifest.languages import Languages, is_auto
-from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
-from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.alignment import AttentionQuery, PendingAlignments, prepare_alignment
@@ -41,9 +39,33 @@ from jumok_serve.text.detection import detect_source, group_by_language, sources
 from jumok_serve.text.terms import GlossaryStore, placeholders_of, terminology
 from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
-from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+
+class _Parameters(TypedDict, total=False):
+    """Parameters that all tasks share, by keyword; see `Translator.translate`."""
+
+    source_language: str | None
+    target_language: str | None
+    truncate: bool
+    timeout_s: float | None
+
+
+class _TranslateParameters(_Parameters, TranslateOptions, total=False):
+    attention: bool
+    split_sentences: bool | None
+
+
+class _ScoreParameters(_Parameters, total=False):
+    length_penalty: float | None
+
+
+class _AlignParameters(_Parameters, total=False):
+    kinds: Sequence[AttentionKind]
+    layer: int | None
+    head: int | None
+    each_head: bool
 
 
 class Translator:
@@ -67,6 +89,9 @@ class Translator:
         glossaries: stored glossaries, for the option `stored_glossary`.
 
     Attributes:
+        manifest: the bundle's manifest.
+        tokenizer: the bundle's tokenizer.
+        graphs: the loaded graphs, with the threads of all replicas.
         name: the model's name.
         precision: the loaded variant.
         device: the device in use: "cpu" or "cuda".
@@ -98,17 +123,18 @@ class Translator:
         self._process = os.getpid()
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
+        self.manifest, self.tokenizer = self._bundle.manifest, self._bundle.tokenizer
         self._glossaries = glossaries
         listed = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
-        self._graphs, self._shared = loaded.graphs, loaded.shared
-        self.name, self.shortlisted = self._bundle.manifest.name, shortlist
+        self.graphs, self._shared = loaded.graphs, loaded.shared
+        self.name, self.shortlisted = self.manifest.name, shortlist
         self.device, self.precision = loaded.device.name, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
         self._model = TaskModel(self._bundle, loaded.precision, loaded.graphs, listed)
         self._warm_up = WarmUp(self._model)
         self._engine = Engine(
-            self._graphs,
+            self.graphs,
             pad=self.manifest.special_tokens.pad,
             limits=replace(limits, max_batch_rows=loaded.max_batch_rows, max_alone_rows=alone_rows),
             name=self.name,
@@ -117,34 +143,9 @@ class Translator:
             probe=self._warm_up.run,
         )
 
-    @property
-    def manifest(self) -> Manifest:
-        """The bundle's manifest."""
-        return self._bundle.manifest
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The bundle's tokenizer."""
-        return self._bundle.tokenizer
-
-    @property
-    def graphs(self) -> Graphs:
-        """The loaded graphs, with the threads of all replicas."""
-        return self._graphs
-
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
-        self,
-        texts: str,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        self, texts: str, *, target_prefix: str | None = None, **parameters: Unpack[_TranslateParameters]
     ) -> Translation: ...
 
     @overload
@@ -152,14 +153,8 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **parameters: Unpack[_TranslateParameters],
     ) -> list[Translation]: ...
 
     @naming_parameters()
@@ -266,28 +261,12 @@ class Translator:
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
-        self,
-        texts: str,
-        targets: str,
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
+        self, texts: str, targets: str, **parameters: Unpack[_ScoreParameters]
     ) -> Score: ...
 
     @overload
     def score(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str],
-        *,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        length_penalty: float | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
+        self, texts: Sequence[str], targets: Sequence[str], **parameters: Unpack[_ScoreParameters]
     ) -> list[Score]: ...
 
     @naming_parameters()
@@ -331,18 +310,7 @@ class Translator:
 
     @overload
     def align(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
-        self,
-        texts: str,
-        targets: str | None = None,
-        *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
+        self, texts: str, targets: str | None = None, **parameters: Unpack[_AlignParameters]
     ) -> Alignment: ...
 
     @overload
@@ -350,15 +318,7 @@ class Translator:
         self,
         texts: Sequence[str],
         targets: Sequence[str | None] | None = None,
-        *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        timeout_s: float | None = None,
+        **parameters: Unpack[_AlignParameters],
     ) -> list[Alignment]: ...
 
     @naming_parameters()
@@ -457,7 +417,7 @@ class Translator:
         """Decode made-up sentences with every session; BundleError if that fails."""
         started = time.monotonic()
         try:
-            self._warm_up.run_all((self._graphs, self._shared))
+            self._warm_up.run_all((self.graphs, self._shared))
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)
