@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from jumok_proto.errors import EngineFailedError, JumokError, UnavailableError
 from jumok_serve.engine.batch import Batch, split_by_length
@@ -38,6 +39,7 @@ the others took 20 ms, and with half as many seconds most short texts waited for
 """
 
 
+@dataclass(eq=False, kw_only=True)
 class Replica:
     """A thread with one batch per beam size; the batches take turns.
 
@@ -46,36 +48,28 @@ class Replica:
     If a step fails for any reason but its sentences, the replica fails all its sentences with EngineFailedError and
     drops its batches. Then it decodes a probe, at once and after longer and longer waits, until one succeeds.
 
-    Args:
+    Attributes:
         graphs: the model, used while no other replica works.
         shared: the same graphs, used while other replicas work.
         scheduler: shared by the engine's replicas.
         number: number of the replica, from 0.
+        name: name of the thread.
+        pad: padding token.
         probe: decodes something with graphs, or raises.
-
-    Attributes:
         batches: by lane: beam size, and True for light sentences.
         counters: counters that only this thread writes.
     """
 
-    def __init__(
-        self,
-        graphs: Graphs,
-        shared: Graphs,
-        *,
-        pad: int,
-        scheduler: Scheduler,
-        number: int,
-        name: str,
-        probe: Callable[[Graphs], None],
-    ) -> None:
-        self._graphs_alone = graphs
-        self._graphs_shared = shared
-        self._graphs = graphs  # of the next step
-        self._pad = pad
-        self._scheduler = scheduler
-        self._number = number
-        self._probe = probe
+    graphs: Graphs
+    shared: Graphs
+    scheduler: Scheduler
+    number: int
+    name: str
+    pad: int
+    probe: Callable[[Graphs], None]
+
+    def __post_init__(self) -> None:
+        self._graphs = self.graphs  # of the next step
         self._restart_s = FIRST_RESTART_S
         self._joining: list[Sentence] = []  # taken from the queue, not yet encoded
         self._ahead: list[Sentence] = []  # encoded, waiting for capacity, in the order of arrival
@@ -86,7 +80,7 @@ class Replica:
         self._light_s = 0.0  # of light steps since the last other step
         self._has_light = False  # as long work knows
         self._spares: dict[int, Batch] = {}  # emptied, by beam size: their buffers and bound steps serve the next
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
@@ -111,7 +105,7 @@ class Replica:
         while True:
             self._remove_abandoned()
             self._note_light()  # before `_take`, which may wait for work
-            if not (self._unchanged and self._scheduler.is_quiet) and not self._take():
+            if not (self._unchanged and self.scheduler.is_quiet) and not self._take():
                 return
             self._note_light()
             self._step_all()
@@ -126,17 +120,17 @@ class Replica:
     def _take(self) -> bool:
         """Let sentences join as the scheduler decides; False if it is closed and nothing is left."""
         occupied = Occupancy(self.batches.values())
-        work = self._scheduler.next_work(self._number, occupied, self._ahead, light=self._steps_light)
+        work = self.scheduler.next_work(self.number, occupied, self._ahead, light=self._steps_light)
         if work is None:
             return False
         self._joining = [*work.taken, *work.ahead]
         self._join(work.ready)
         self._ahead = self._ahead[len(work.ready) :]
-        self._use(self._graphs_alone if work.alone else self._graphs_shared)
+        self._use(self.graphs if work.alone else self.shared)
         if work.taken:
             self._admit(work.taken, work.ahead)
         # Only the scheduler knows which of two sets of sessions the next step runs on.
-        self._unchanged = not (work.taken or self._ahead) and self._graphs_alone is self._graphs_shared
+        self._unchanged = not (work.taken or self._ahead) and self.graphs is self.shared
         return True
 
     def _step_all(self) -> None:
@@ -159,7 +153,7 @@ class Replica:
 
     def _break_down(self, error: BaseException) -> int:
         """Fail all sentences because of an unexpected error; return their number."""
-        self._scheduler.set_aside(self._number)
+        self.scheduler.set_aside(self.number)
         logger.error("the engine failed: its sentences are lost, and it restarts", exc_info=error)
         failure = EngineFailedError("the engine failed while it translated", retry_after_s=RETRY_AFTER_S)
         failure.__cause__ = error
@@ -173,22 +167,22 @@ class Replica:
         failed = time.monotonic()
         while True:
             if at_once and self._recovered():
-                self._scheduler.restore(self._number)
-                self._scheduler.on_ready_change()
+                self.scheduler.restore(self.number)
+                self.scheduler.on_ready_change()
                 logger.info("the engine restarted %.2f s after it failed", time.monotonic() - failed)
                 return True
             at_once = True
-            for sentence in self._scheduler.give_up(self._number, self._restart_s):
+            for sentence in self.scheduler.give_up(self.number, self._restart_s):
                 self.counters.failed += 1
                 sentence.fail(EngineFailedError(ENGINE_FAILED, retry_after_s=self._restart_s))
-            self._scheduler.on_ready_change()
-            if self._scheduler.wait_for_close(self._restart_s):
+            self.scheduler.on_ready_change()
+            if self.scheduler.wait_for_close(self._restart_s):
                 return False
             self._restart_s = min(2 * self._restart_s, MAX_RESTART_S)
 
     def _recovered(self) -> bool:
         try:
-            self._probe(self._graphs)
+            self.probe(self._graphs)
         except BaseException as error:
             logger.error("the engine cannot restart; the next attempt is in %g s", self._restart_s, exc_info=error)
             return False
@@ -237,7 +231,7 @@ class Replica:
 
     def _empty_batch(self, lane: Lane) -> Batch:
         beam_size, light = lane
-        batch = self._spares.pop(beam_size, None) or Batch(self._graphs, beam_size, self._pad)
+        batch = self._spares.pop(beam_size, None) or Batch(self._graphs, beam_size, self.pad)
         batch.light = light
         return batch
 
@@ -247,7 +241,7 @@ class Replica:
         self._restart_s = FIRST_RESTART_S
         self._count_steps(batch, 1)
         if self._unchanged and len(self.batches) == 1:
-            steps = batch.run_on(lambda: not self._scheduler.is_quiet or batch.may_have_abandoned(time.monotonic()))
+            steps = batch.run_on(lambda: not self.scheduler.is_quiet or batch.may_have_abandoned(time.monotonic()))
             self._count_steps(batch, steps)
         if not batch.done:
             return
@@ -330,8 +324,8 @@ class Engine(Scheduler):
         super().__init__(limits, replicas)
         self._replicas = [
             Replica(
-                graphs,
-                shared or graphs,
+                graphs=graphs,
+                shared=shared or graphs,
                 pad=pad,
                 scheduler=self,
                 number=number,

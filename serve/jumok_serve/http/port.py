@@ -10,6 +10,7 @@ from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
@@ -455,30 +456,23 @@ LAST_REQUESTS_S = 1.0
 POLL_S = 0.02
 
 
+@dataclass(eq=False)
 class HttpPort:
     """Serves an application over HTTP/1.1 in the running event loop."""
 
-    def __init__(
-        self,
-        application: Application,
-        *,
-        host: str,
-        port: int,
-        tls: TlsFiles | None = None,
-    ) -> None:
-        self._application = application
-        self._host = host
-        self._number = port
-        self._limits = application.site.limits
-        self._tls = tls
-        self._state = ServerState()
-        self._server: asyncio.Server | None = None
-        self._listener: BoundedListener | None = None
+    application: Application
+    _: KW_ONLY
+    host: str
+    port: int
+    tls: TlsFiles | None = None
+    _state: ServerState = field(default_factory=ServerState, init=False)
+    _server: asyncio.Server | None = field(default=None, init=False)
+    _listener: BoundedListener | None = field(default=None, init=False)
 
     @property
     def address(self) -> str:
         """``host:port``; after ``start`` with the actual port."""
-        return format_address(self._host, self._number)
+        return format_address(self.host, self.port)
 
     @property
     def open_connections(self) -> int:
@@ -488,7 +482,7 @@ class HttpPort:
     @property
     def responses(self) -> Mapping[int, int]:
         """Number of responses by status."""
-        return self._application.responses
+        return self.application.responses
 
     async def start(self) -> None:
         """Listen and serve.
@@ -497,16 +491,17 @@ class HttpPort:
             ListenError: the address cannot be bound.
             CredentialsError: the certificates are unusable.
         """
-        context = None if self._tls is None else self._tls.ssl_context()
+        limits = self.application.site.limits
+        context = None if self.tls is None else self.tls.ssl_context()
         if context is not None:
             # asyncio up to Python 3.14 has no setting for it, and takes 256 KiB for a connection that sends nothing.
             SSLProtocol.max_size = MAX_RECEIVE
-        bound = await asyncio.to_thread(listen, self._host, self._number, "--http-port")
+        bound = await asyncio.to_thread(listen, self.host, self.port, "--http-port")
         if bound.family != socket.AF_UNIX:
-            address, self._number = bound.getsockname()[:2]
-            self._application.bound_to(address, self._host)
+            address, self.port = bound.getsockname()[:2]
+            self.application.bound_to(address, self.host)
         config = Config(
-            self._application,
+            self.application,
             http=BoundedConnection,
             ws="none",
             lifespan="off",
@@ -515,13 +510,13 @@ class HttpPort:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=round(self._limits.max_idle_s),
+            timeout_keep_alive=round(limits.max_idle_s),
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         config.load()
-        listener = self._listener = BoundedListener(bound, self._limits)
+        listener = self._listener = BoundedListener(bound, limits)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: BoundedConnection(config, self._state, self._limits, listener),
+            lambda: BoundedConnection(config, self._state, limits, listener),
             sock=listener,
             ssl=context,
             backlog=ACCEPTS,
@@ -538,7 +533,7 @@ class HttpPort:
         if self._server is None:
             return
         self._server.close()
-        self._application.stopping = True
+        self.application.stopping = True
         end = time.monotonic() + grace_s
         await self._wait_for_connections(min(LAST_REQUESTS_S, grace_s))
         for connection in list(self._state.connections):
@@ -547,11 +542,11 @@ class HttpPort:
         received = dict[asyncio.Task[Any], int]()
         while self._state.connections and time.monotonic() < end:
             await self._wait_for_connections(min(LAST_REQUESTS_S, end - time.monotonic()))
-            for task, body in list(self._application.site.reading.items()):
+            for task, body in list(self.application.site.reading.items()):
                 if received.get(task) == body.received:
                     task.cancel()
                 received[task] = body.received
-        for task in list(self._application.site.answering):
+        for task in list(self.application.site.answering):
             task.cancel()
         await self._wait_for_connections(LAST_REQUESTS_S)
         for connection in list(self._state.connections):

@@ -449,31 +449,25 @@ Slots: TypeAlias = SlotBuffers | DeviceSlots
 """Tensors by slot, on the host or on a device."""
 
 
+@dataclass(eq=False)
 class DecoderInputs:
     """Decoder inputs by slot, in arrays that stay where they are.
 
-    Args:
+    Attributes:
         tokens: the last token of each row, [slots, K].
         positions: tokens that each sentence's rows have decoded, [slots]. At 0 a row sees no earlier state.
         parents: row of the same sentence that each row continues, [slots, K].
         lengths: source lengths, [slots].
-
-    Attributes:
         addresses: addresses of the four arrays, in this order, for native code.
     """
 
-    def __init__(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        parents: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-    ) -> None:
-        self.tokens = tokens
-        self.positions = positions
-        self.parents = parents
-        self.lengths = lengths
-        self.addresses = tuple(map(address, (tokens, positions, parents, lengths)))
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    parents: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        self.addresses = tuple(map(address, (self.tokens, self.positions, self.parents, self.lengths)))
 
 
 _PLACE_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3, ctypes.c_void_p)

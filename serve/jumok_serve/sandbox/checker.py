@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from signal import Signals
@@ -40,35 +41,28 @@ _LAST_CHARACTERS = 2000
 """Characters of a child's standard error in an error message."""
 
 
+@dataclass(eq=False, kw_only=True)
 class BundleChecker:
     """Tries bundles in child processes; good verdicts are kept for later starts, one empty file each.
 
     Any thread may call the methods. Trials beside each other share the memory that is free: each may take half of what
     those before it leave.
 
-    Args:
+    Attributes:
         precision: precision to try, or "auto".
         shortlist: True to try the graphs for shortlists.
         verdicts: folder of kept verdicts, which may be unusable; None: ``verdicts`` in the cache folder.
         cpu_s: seconds of computing that a trial may take besides those for the files.
     """
 
-    def __init__(
-        self,
-        *,
-        precision: str = "auto",
-        shortlist: bool = False,
-        verdicts: Path | None = None,
-        cpu_s: int = CPU_S,
-    ) -> None:
-        self._precision = precision
-        self._shortlist = shortlist
-        self._verdicts = verdicts
-        self._cpu_s = cpu_s
-        self._lock = threading.Lock()
-        self._children: dict[subprocess.Popen[str], int] = {}  # with the memory that each may take
-        self._good: set[str] = set()
-        self._closed = False
+    precision: str = "auto"
+    shortlist: bool = False
+    verdicts: Path | None = None
+    cpu_s: int = CPU_S
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _children: dict[subprocess.Popen[str], int] = field(default_factory=dict, init=False)  # memory that each may take
+    _good: set[str] = field(default_factory=set, init=False)
+    _closed: bool = field(default=False, init=False)
 
     def check(self, bundle: Path) -> None:
         """Open a bundle and decode with it in a child process.
@@ -97,7 +91,7 @@ class BundleChecker:
 
     def _key(self, bundle: Path) -> str:
         """Return a name for all that a verdict depends on; the manifest has the hashes of all files."""
-        parts = (version("jumok"), onnxruntime.__version__, _processor(), self._precision, str(self._shortlist))
+        parts = (version("jumok"), onnxruntime.__version__, _processor(), self.precision, str(self.shortlist))
         return hashlib.sha256(b"\0".join([manifest_bytes(bundle), *(part.encode() for part in parts)])).hexdigest()
 
     def _is_kept(self, key: str) -> bool:
@@ -116,11 +110,11 @@ class BundleChecker:
             logger.debug("the verdict on a bundle is not kept: %s", error)
 
     def _folder(self) -> Path:
-        return cache_folder() / "verdicts" if self._verdicts is None else self._verdicts
+        return cache_folder() / "verdicts" if self.verdicts is None else self.verdicts
 
     def _try(self, bundle: Path) -> list[str]:
         size = sum(entry.size for entry in read_manifest(bundle).files.values())
-        cpu_s = self._cpu_s + size // BYTES_PER_CPU_S
+        cpu_s = self.cpu_s + size // BYTES_PER_CPU_S
         with self._lock:
             if self._closed:
                 return ["the server is stopping"]
@@ -142,8 +136,8 @@ class BundleChecker:
             self._children[child] = memory
         request = {
             "bundle": os.path.abspath(bundle),
-            "precision": self._precision,
-            "shortlist": self._shortlist,
+            "precision": self.precision,
+            "shortlist": self.shortlist,
             "memory_bytes": memory,
             "cpu_s": min(cpu_s, 2**31),
         }

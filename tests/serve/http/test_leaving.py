@@ -91,7 +91,7 @@ def test_a_stop_does_not_wait_for_a_body_that_stays_away(own: Translator, monkey
         assert isinstance(front, port.HttpPort)
         assert front._server is not None
         connection.sendall(head("POST", "/translate", len(BODY)) + BODY[:10])
-        wait_until(lambda: any(body.received == 10 for body in list(front._application.site.reading.values())))
+        wait_until(lambda: any(body.received == 10 for body in list(front.application.site.reading.values())))
         stopping = asyncio.run_coroutine_threadsafe(front.stop(10 * HANG_S), front._server.get_loop())
         stopping.result(HANG_S)
         received = connection.recv(65536)
