@@ -1,6 +1,6 @@
 """Tokenizers in the manifest: files, sizes and settings of each kind."""
 
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -26,6 +26,11 @@ class _Description(Part):
     def shared(self) -> bool:
         """True if both languages have the same tokens."""
         return getattr(self, self.file_fields[-1]) is None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields besides kind and files."""
+        return self.model_dump(exclude={"kind", *self.file_fields})
 
 
 class SentencePieceDescription(_Description):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence, Set
 from itertools import repeat
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +18,7 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 SPACE = "▁"
 """SentencePiece's character for a space."""
 
+_CODE = re.compile(">>.*<<", re.DOTALL)
 _VOCABULARY: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, TokenId])
 
 
@@ -78,11 +79,16 @@ class PieceVocabularyTokenizer(Tokenizer):
         self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
         # As in MarianTokenizer: the source's model joins the pieces of a shared vocabulary.
         self._joining = self._source_model if self._shared else self._target_model
-        self._unknown = unknown
-        self._special_tokens = tuple(special_tokens)
-        self._input_tokens = tuple(input_tokens)
-        self._leading_codes = leading_codes
         self._clean_up_spaces = clean_up_spaces
+        self._settings: dict[str, Any] = {
+            "source_vocab_size": source_vocab_size,
+            "target_vocab_size": target_vocab_size,
+            "unknown": unknown,
+            "special_tokens": tuple(special_tokens),
+            "input_tokens": tuple(input_tokens),
+            "leading_codes": leading_codes,
+            "clean_up_spaces": clean_up_spaces,
+        }
 
     @classmethod
     def load(cls, description: PieceVocabularyDescription, folder: Path) -> Self:
@@ -97,13 +103,7 @@ class PieceVocabularyTokenizer(Tokenizer):
             None if target_model is None else folder / target_model,
             source_vocabulary=read_vocabulary(folder / description.source_vocabulary),
             target_vocabulary=None if target_vocabulary is None else read_vocabulary(folder / target_vocabulary),
-            source_vocab_size=description.source_vocab_size,
-            target_vocab_size=description.target_vocab_size,
-            unknown=description.unknown,
-            special_tokens=description.special_tokens,
-            input_tokens=description.input_tokens,
-            leading_codes=description.leading_codes,
-            clean_up_spaces=description.clean_up_spaces,
+            **description.settings,
         )
 
     def encode(self, text: str) -> list[int]:
@@ -154,13 +154,7 @@ class PieceVocabularyTokenizer(Tokenizer):
             target_model=target_model,
             source_vocabulary="vocabulary.json",
             target_vocabulary=target_vocabulary,
-            source_vocab_size=self.source_vocab_size,
-            target_vocab_size=self.vocab_size,
-            unknown=self._unknown,
-            special_tokens=self._special_tokens,
-            input_tokens=self._input_tokens,
-            leading_codes=self._leading_codes,
-            clean_up_spaces=self._clean_up_spaces,
+            **self._settings,
         )
 
 
@@ -175,7 +169,9 @@ class _Vocabulary:
         self.spelling = {token: piece for piece, token in ids.items()}
         self._text = {piece: token for piece, token in ids.items() if piece not in special}
         self._special = {piece: token for piece, token in ids.items() if piece in special}
-        self._codes = {piece: token for piece, token in ids.items() if _is_code(piece)} if leading_codes else None
+        self._codes = (
+            {piece: token for piece, token in ids.items() if _CODE.fullmatch(piece)} if leading_codes else None
+        )
         self.unknown = ids[unknown]
         longest_first = sorted(ids.keys() & set(typable), key=len, reverse=True)
         self._typable = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
@@ -222,10 +218,6 @@ class _Vocabulary:
 
     def write(self, path: Path) -> None:
         write_vocabulary(path, self._text | self._special)
-
-
-def _is_code(piece: str) -> bool:
-    return piece.startswith(">>") and piece.endswith("<<")
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:

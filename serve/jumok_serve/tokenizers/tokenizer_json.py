@@ -91,13 +91,7 @@ class TokenizerJson(Tokenizer):
         Raises:
             ValueError: the file does not load.
         """
-        return cls(
-            folder / description.file,
-            source_vocab_size=description.source_vocab_size,
-            target_vocab_size=description.target_vocab_size,
-            input_tokens=description.input_tokens,
-            clean_up_spaces=description.clean_up_spaces,
-        )
+        return cls(folder / description.file, **description.settings)
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
