@@ -36,7 +36,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -393,52 +393,16 @@ TIME_SLACK = 32
 _NO_AXIS = ""
 
 
-class RowState(Protocol):
-    """State of the P rows of the last step.
-
-    Each row of the next step picks one.
-    """
-
-    @property
-    def turn(self) -> int:
-        """Number of the tensors that hold the state, if these take turns; else 0."""
-
-    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """Give sentences their rows of first states.
-
-        Args:
-            slots: slot ids, [n].
-            first_state: the encoder's `state.*`, [B, ...]; for one that is missing, zeros or any row serve.
-            rows: each sentence's row of `first_state`, [n].
-        """
-
-    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """Take the rows of slots along to other slots."""
-
-    def first_rows(self, sentences: int) -> NDArray[np.int64]:
-        """The first row in P of the sentences in slots, [n, 1]."""
-
-    def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
-        """The state [P, ...], and tensors for the next, [R, ...].
-
-        Without tensors for the next, the step allocates them.
-
-        Args:
-            sentences: number of sentences in the next step, n.
-            positions: tokens that their rows have decoded, [n].
-        """
-
-    def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
-        """Go on to a step's new state, which `made` returns, [R, ...]."""
-
-
 class RecurrentState:
-    """State in two buffers that take turns; see `RowState`.
+    """State in two buffers that take turns.
 
     Row k of the sentence in slot b is row b * K + k. Nothing is allocated or moved between two steps.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...], without an axis that grows.
+
+    Attributes:
+        turn: number of the tensors that hold the state; 0 if none take turns.
     """
 
     def __init__(self, specs: Sequence[TensorSpec], beam_size: int) -> None:
@@ -450,7 +414,13 @@ class RecurrentState:
         self._first_rows: NDArray[np.int64] = np.zeros((0, 1), np.int64)
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """See `RowState`."""
+        """Give sentences their rows of first states.
+
+        Args:
+            slots: slot ids, [n].
+            first_state: the encoder's `state.*`, [B, ...]; for one that is missing, zeros or any row serve.
+            rows: each sentence's row of `first_state`, [n].
+        """
         used = self._slots
         self._slots = max(used, *(slot + 1 for slot in slots))
         for buffers in self._buffers:
@@ -463,29 +433,36 @@ class RecurrentState:
         self._buffers[self.turn].write([slot * self._beam_size for slot in slots], given, rows)
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """See `RowState`."""
+        """Take the rows of slots along to other slots."""
         size = self._beam_size
         rows, places = ([slot * size + row for slot in some for row in range(size)] for some in (slots, to))
         self._buffers[self.turn].move(rows, places, 0)
 
     def first_rows(self, sentences: int) -> NDArray[np.int64]:
-        """See `RowState`."""
+        """The first row in P of the sentences in slots, [n, 1]."""
         if sentences > len(self._first_rows):
             self._first_rows = np.arange(2 * sentences)[:, None] * self._beam_size
         return self._first_rows[:sentences]
 
     def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
-        """See `RowState`."""
+        """The state [P, ...], and tensors for the next, [R, ...].
+
+        Without tensors for the next, the step allocates them.
+
+        Args:
+            sentences: number of sentences in the next step, n.
+            positions: tokens that their rows have decoded, [n].
+        """
         rows = sentences * self._beam_size
         return self._buffers[self.turn].view(rows), self._buffers[1 - self.turn].view(rows)
 
     def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
-        """See `RowState`."""
+        """Go on to a step's new state, which `made` returns, [R, ...]."""
         self.turn = 1 - self.turn
 
 
 class GatheredState:
-    """State that every step allocates anew, as growing caches; see `RowState`.
+    """State that every step allocates anew, as growing caches; see `RecurrentState`.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...].
@@ -501,7 +478,7 @@ class GatheredState:
         self._first_rows: dict[int, int] = {}  # by slot, in P
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """See `RowState`."""
+        """See `RecurrentState`."""
         first = 0
         if first_state:
             first = next(iter(self._tensors.values())).shape()[0]
@@ -512,16 +489,16 @@ class GatheredState:
             self._first_rows[slot] = first + number if first_state else 0
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """See `RowState`."""
+        """See `RecurrentState`."""
         for slot, other in zip(slots, to, strict=True):
             self._first_rows[other] = self._first_rows[slot]
 
     def first_rows(self, sentences: int) -> NDArray[np.int64]:
-        """See `RowState`."""
+        """See `RecurrentState`."""
         return np.array([self._first_rows[slot] for slot in range(sentences)])[:, None]
 
     def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
-        """See `RowState`; cuts a much too long time axis."""
+        """See `RecurrentState`; cuts a much too long time axis."""
         longest = int(positions.max())
         cached = max((_time(spec, self._tensors[spec.name]) for spec in self._specs), default=0)
         if cached <= longest + TIME_SLACK:
@@ -529,9 +506,13 @@ class GatheredState:
         return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}, {}
 
     def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
-        """See `RowState`."""
+        """See `RecurrentState`."""
         self._tensors = made()
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
+
+
+RowState: TypeAlias = RecurrentState | GatheredState
+"""State of the P rows of the last step; each row of the next step picks one."""
 
 
 def _appended(value: OrtValue, first: OrtValue | None, rows: Sequence[int]) -> OrtValue:

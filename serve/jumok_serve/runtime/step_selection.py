@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,16 @@ BIAS = "bias"
 _ABSENT = -1
 
 
-class Columns(Protocol):
-    """The columns of a batch with sentences in slots 0 .. n-1."""
+class VocabularyColumns:
+    """A column for every token of the vocabulary, for a batch with sentences in slots 0 .. n-1.
 
-    @property
-    def width(self) -> int:
-        """The number of columns, U; up to date after `inputs`."""
+    Attributes:
+        width: number of columns, U; up to date after `inputs`.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.width = graphs.vocabulary
+        self._inputs: Tensors = {}
 
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """Add new sentences' shortlists: ascending token ids; None: the whole vocabulary."""
@@ -46,45 +50,14 @@ class Columns(Protocol):
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
         """The decoder's inputs for the columns; the same object until they change."""
-
-    def to_columns(self, constraints: Constraints) -> Constraints:
-        """Convert constraints from tokens to columns; drops tokens without a column."""
-
-    def tokens(self, columns: Integers) -> Integers:
-        """Convert columns to token ids; the next call may overwrite them."""
-
-
-def make_columns(graphs: Graphs) -> Columns:
-    """The columns that the decoder's logits have."""
-    return ShortlistColumns(graphs) if graphs.listed else VocabularyColumns(graphs)
-
-
-class VocabularyColumns:
-    """A column for every token, in the order of the vocabulary."""
-
-    def __init__(self, graphs: Graphs) -> None:
-        self.width = graphs.vocabulary
-        self._inputs: Tensors = {}
-
-    def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
-        """See `Columns`."""
-
-    def leave(self, slots: Sequence[int]) -> None:
-        """See `Columns`."""
-
-    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """See `Columns`."""
-
-    def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
-        """See `Columns`."""
         return self._inputs
 
     def to_columns(self, constraints: Constraints) -> Constraints:
-        """See `Columns`."""
+        """Convert constraints from tokens to columns; drops tokens without a column."""
         return constraints
 
     def tokens(self, columns: Integers) -> Integers:
-        """See `Columns`."""
+        """Convert columns to token ids; the next call may overwrite them."""
         return columns
 
 
@@ -111,28 +84,28 @@ class ShortlistColumns:
 
     @property
     def width(self) -> int:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         return len(self._tokens)
 
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         for slot, listed in zip(slots, lists, strict=True):
             self._lists[slot] = np.arange(self._graphs.vocabulary) if listed is None else np.asarray(listed, np.int64)
         self._gathered_for = 0
 
     def leave(self, slots: Sequence[int]) -> None:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         self._lists.update(dict.fromkeys(slots))
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         for slot, other in zip(slots, to, strict=True):
             self._lists[other] = self._lists[slot]
         if self._gathered_for:
             self._biases[list(to)] = self._biases[list(slots)]
 
     def inputs(self, sentences: int) -> Mapping[str, OrtValue]:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         if 2 * sentences <= self._gathered_for or not self._gathered_for:
             self._gather(sentences)
         if sentences not in self._inputs:
@@ -163,7 +136,7 @@ class ShortlistColumns:
         self._inputs.clear()
 
     def to_columns(self, constraints: Constraints) -> Constraints:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         if constraints is NO_CONSTRAINTS:
             return constraints
         factors, biases = self._entries(constraints.factors), self._entries(constraints.biases)
@@ -180,10 +153,19 @@ class ShortlistColumns:
         return Entries(np.stack((entries.places[present, 0], columns[present]), axis=1), entries.values[present])
 
     def tokens(self, columns: Integers) -> Integers:
-        """See `Columns`."""
+        """See `VocabularyColumns`."""
         if self._found.shape != columns.shape:
             self._found = np.empty_like(columns)
         return self._tokens.take(columns, out=self._found, mode="clip")  # all are columns; "raise" would copy
+
+
+Columns: TypeAlias = VocabularyColumns | ShortlistColumns
+"""The columns of a batch's logits."""
+
+
+def make_columns(graphs: Graphs) -> Columns:
+    """The columns that the decoder's logits have."""
+    return ShortlistColumns(graphs) if graphs.listed else VocabularyColumns(graphs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +236,7 @@ class StepSelection:
                 with_logits=any(draws),
             )
         elif kept.slots is not slots or kept.version != searches.constraints_version:
-            kept = self._constrained[len(slots)] = kept.held_by(slots, searches.constraints_version)
+            kept = self._constrained[len(slots)] = replace(kept, slots=slots, version=searches.constraints_version)
         on_log_probs = kept.on_log_probs
         if searches.has_boosts:
             on_log_probs = with_boosts(on_log_probs, columns.to_columns(searches.boosts(slots)))
@@ -361,7 +343,3 @@ class _StepConstraints:
         if self.slots is slots and self.version == searches.constraints_version:
             return True
         return self.shared is not None and self.shared.equals(searches.shared_constraints(slots))
-
-    def held_by(self, slots: Integers, version: int) -> "_StepConstraints":
-        """Return the same parameters for other slots, where they `hold`."""
-        return replace(self, slots=slots, version=version)

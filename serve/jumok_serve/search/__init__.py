@@ -12,9 +12,9 @@ from jumok_serve.search.constraints import (
     concatenate_constraints,
     with_boosts,
 )
-from jumok_serve.search.greedy_sampling import GreedySampling
+from jumok_serve.search.greedy_sampling import GreedySampling, Search
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, BeamSearch, Draw, FinishedHypothesis, Search
+from jumok_serve.search.search import DEAD_SCORE, BeamSearch, Draw, FinishedHypothesis
 from jumok_serve.search.step_arrays import (
     BatchSearch,
     Continuations,

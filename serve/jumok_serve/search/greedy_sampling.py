@@ -1,11 +1,12 @@
 """Greedy search and sampling, in which rows are independent."""
 
-# ruff: noqa: D102 - the contract is documented once, in Search
+# ruff: noqa: D102 - the contract is documented once, in BeamSearch
 
 import hashlib
 import math
 import secrets
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,14 @@ from numpy.typing import NDArray
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, finished_hypothesis, normalized_score
+from jumok_serve.search.search import (
+    DEAD_SCORE,
+    BeamSearch,
+    Draw,
+    FinishedHypothesis,
+    finished_hypothesis,
+    normalized_score,
+)
 
 
 class GreedySampling:
@@ -179,3 +187,7 @@ class UniformNumbers:
         counter = np.array([0, step, 0, 0], np.uint64)
         generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
         return [float(number) for number in generator.random(rows)]
+
+
+Search: TypeAlias = BeamSearch | GreedySampling
+"""The search for one sentence's translations."""

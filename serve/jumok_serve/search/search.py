@@ -1,9 +1,9 @@
-"""Searches: their contract, and beam search."""
+"""Beam search, and the contract of all searches."""
 
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,130 +40,6 @@ class FinishedHypothesis(NamedTuple):
     """Tokens that satisfy each term, target prefix included; None: not satisfied."""
 
 
-class Search(Protocol):
-    """The search for one sentence's translations. K is ``beam_size``.
-
-    Its attributes are the inputs of the next decoder step. ``advance`` takes in the outcome of the step, and changes
-    them. Sequences belong to the search: read them before it advances, and do not change them. The attributes up to
-    ``eos_ids`` never change.
-    """
-
-    @property
-    def beam_size(self) -> int:
-        """Rows of the sentence at every step."""
-
-    @property
-    def num_continuations(self) -> int:
-        """Number of best continuations that ``advance`` needs; 0: one per row."""
-
-    @property
-    def acts_on_logits(self) -> bool:
-        """True if constraints act before the log-softmax, False if after."""
-
-    @property
-    def renormalizes(self) -> bool:
-        """True if a log-softmax follows constraints on log-probabilities."""
-
-    @property
-    def eos_ids(self) -> Sequence[int]:
-        """Tokens that end a hypothesis."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Tokens fed at the next step, [K]."""
-
-    @property
-    def parents(self) -> Sequence[int]:
-        """Parent row of each row, [K]; 0 at the first step."""
-
-    @property
-    def scores(self) -> Sequence[float]:
-        """Sum of token scores per row, [K], or 0 with terms; at most `DEAD_SCORE` if dead."""
-
-    @property
-    def position(self) -> int:
-        """Position of the next token: number of tokens fed so far."""
-
-    @property
-    def num_candidates(self) -> int:
-        """Best candidates of each row that ``num_continuations`` takes."""
-
-    @property
-    def constraints(self) -> Constraints:
-        """Constraints on this step's scores, or `NO_CONSTRAINTS`; shared, so read-only."""
-
-    @property
-    def boosts(self) -> Constraints:
-        """Factors on log-probabilities that bring tokens among the candidates, or `NO_CONSTRAINTS`; with terms only.
-
-        After `native_rows`, the arrays at that address say which.
-        """
-
-    @property
-    def draws(self) -> Sequence[Draw] | None:
-        """Sampling parameters of each row, [K]; None without sampling."""
-
-    @property
-    def steady_steps(self) -> int:
-        """Number of next steps with parameters independent of the chosen tokens.
-
-        This holds while the best continuation of every row (or the K best of all rows, if ``num_continuations`` is
-        not 0) is alive and no EOS. Those are then the inputs of the step after, and ``catch_up`` may take in several
-        such steps later.
-        """
-
-    @property
-    def finished(self) -> bool:
-        """True if only ``hypotheses`` is left to read."""
-
-    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
-        """Take in the continuations that a step has found, [N].
-
-        They are at least the ``num_continuations`` best of all rows (or all that exist), in the order of
-        ``best_continuations``. If ``num_continuations`` is 0, they are the best or drawn one of each row, by row, [K].
-        With `native_rows`, those are left out that the search would not keep.
-
-        Args:
-            tokens: tokens that may be written.
-            scores: the row's score plus the token's processed log-probability.
-            rows: the row that each token continues.
-
-        Raises:
-            RuntimeError: the search has finished.
-        """
-
-    def native_rows(self) -> int:
-        """Return the address of the ``TermRows`` that native steps advance; 0 without terms.
-
-        Called when the search joins a batch with native steps.
-        """
-
-    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
-        """Take in steady steps as ``advance`` would, at most ``steady_steps``.
-
-        Args:
-            tokens: tokens written, [steps, K].
-            scores: sums of token scores, [steps, K].
-            rows: the row that each token continues, [steps, K].
-        """
-
-    def stable_tokens(self) -> list[int]:
-        """Return the tokens with which the best hypothesis will begin.
-
-        All rows and ended hypotheses that can still become the first have these tokens in common. The list never gets
-        shorter. Callable between any two steps.
-        """
-
-    def hypotheses(self) -> list[FinishedHypothesis]:
-        """Return the ``num_hypotheses`` results, or all with a coverage penalty: best first, or in order of drawing.
-
-        Constraints may leave fewer.
-
-        Raises:
-            RuntimeError: the search has not finished.
-        """
-
-
 def normalized_score(score: Score, length: int, length_penalty: float) -> Score:
     """Return score / length^length_penalty; an empty hypothesis counts as one token.
 
@@ -184,9 +60,6 @@ def finished_hypothesis(
     )
 
 
-# ruff: noqa: D102 - the contract is documented once, in Search
-
-
 _WrittenStep: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
 """Tokens, sums of token scores, and the rows that they continue, of one step."""
 
@@ -204,6 +77,25 @@ class BeamSearch:
     K + n candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
     most n candidates of a row are EOS, so its best K + n hold its best K that run on. (1 + n) * K continuations are
     enough, because at most n * K of them end.
+
+    Attributes of a search are the inputs of the next decoder step. `advance` takes in the outcome of the step, and
+    changes them. Sequences belong to the search: read them before it advances, and do not change them. The attributes
+    up to ``eos_ids`` never change.
+
+    Attributes:
+        beam_size: rows of the sentence at every step.
+        num_continuations: number of best continuations that ``advance`` needs; 0: one per row.
+        acts_on_logits: True if constraints act before the log-softmax, False if after.
+        renormalizes: True if a log-softmax follows constraints on log-probabilities.
+        eos_ids: tokens that end a hypothesis.
+        tokens: tokens fed at the next step, [K].
+        parents: parent row of each row, [K]; 0 at the first step.
+        scores: sum of token scores per row, [K], or 0 with terms; at most `DEAD_SCORE` if dead.
+        position: position of the next token: number of tokens fed so far.
+        num_candidates: best candidates of each row that ``num_continuations`` takes.
+        constraints: constraints on this step's scores, or `NO_CONSTRAINTS`; shared, so read-only.
+        draws: sampling parameters of each row, [K]; None without sampling.
+        finished: True if only ``hypotheses`` is left to read.
     """
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
@@ -245,6 +137,10 @@ class BeamSearch:
 
     @property
     def boosts(self) -> Constraints:
+        """Factors on log-probabilities that bring tokens among the candidates, or `NO_CONSTRAINTS`; with terms only.
+
+        After `native_rows`, the arrays at that address say which.
+        """
         return NO_CONSTRAINTS
 
     def _prepare_step(self) -> None:
@@ -258,6 +154,20 @@ class BeamSearch:
             self.num_candidates, self.constraints = 1, NO_CONSTRAINTS
 
     def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        """Take in the continuations that a step has found, [N].
+
+        They are at least the ``num_continuations`` best of all rows (or all that exist), in the order of
+        ``best_continuations``. If ``num_continuations`` is 0, they are the best or drawn one of each row, by row, [K].
+        With `native_rows`, those are left out that the search would not keep.
+
+        Args:
+            tokens: tokens that may be written.
+            scores: the row's score plus the token's processed log-probability.
+            rows: the row that each token continues.
+
+        Raises:
+            RuntimeError: the search has finished.
+        """
         if self.finished:
             raise RuntimeError("this search has finished; it cannot advance")
         self.position += 1
@@ -272,6 +182,12 @@ class BeamSearch:
 
     @property
     def steady_steps(self) -> int:
+        """Number of next steps with parameters independent of the chosen tokens.
+
+        This holds while the best continuation of every row (or the K best of all rows, if ``num_continuations`` is
+        not 0) is alive and no EOS. Those are then the inputs of the step after, and ``catch_up`` may take in several
+        such steps later.
+        """
         if self._live_rows < self._least_live or self._forced is not None or self.finished:
             return 0
         if self.position + 1 < len(self._prompt) or len(self._ended) >= self._most_steady:  # then the search may stop
@@ -279,9 +195,20 @@ class BeamSearch:
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
 
     def native_rows(self) -> int:
+        """Return the address of the ``TermRows`` that native steps advance; 0 without terms.
+
+        Called when the search joins a batch with native steps.
+        """
         return 0
 
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
+        """Take in steady steps as ``advance`` would, at most ``steady_steps``.
+
+        Args:
+            tokens: tokens written, [steps, K].
+            scores: sums of token scores, [steps, K].
+            rows: the row that each token continues, [steps, K].
+        """
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._steps[-1]
         self._sums = self.scores
@@ -383,6 +310,11 @@ class BeamSearch:
         return range(self._live_rows)
 
     def stable_tokens(self) -> list[int]:
+        """Return the tokens with which the best hypothesis will begin.
+
+        All rows and ended hypotheses that can still become the first have these tokens in common. The list never gets
+        shorter. Callable between any two steps.
+        """
         if self.finished:
             return list(self._trace(self._ended[0]).token_ids) if self._ended else []
         # Of the ended hypotheses only the best can win: their order is final.
@@ -415,6 +347,13 @@ class BeamSearch:
         return max(self._rank(row, length) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
+        """Return the ``num_hypotheses`` results, or all with a coverage penalty: best first, or in order of drawing.
+
+        Constraints may leave fewer.
+
+        Raises:
+            RuntimeError: the search has not finished.
+        """
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")
         count = None if self._options.coverage_penalty else self._options.num_hypotheses
