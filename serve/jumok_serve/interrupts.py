@@ -143,21 +143,17 @@ def deadline_after(timeout_s: float | None) -> float | None:
 class Deadline:
     """Deadline of work done in parts, which its caller may also cancel.
 
-    Args:
+    Attributes:
         at: time in ``time.monotonic()`` seconds; None: no deadline.
     """
 
     def __init__(self, at: float | None) -> None:
-        self._at = at
+        self.at = at
         self._cancelled = False
 
     def cancel(self) -> None:
         """Cancel the work; may be called from another thread."""
         self._cancelled = True
-
-    def of_part(self) -> "Deadline":
-        """Return the deadline of a part of the work, which is cancelled by itself."""
-        return Deadline(self._at)
 
     def check(self, doing: str) -> None:
         """Raise if the work was cancelled or is late.
@@ -170,4 +166,4 @@ class Deadline:
         """
         if self._cancelled:
             raise CancelledError
-        check(self._at, doing)
+        check(self.at, doing)

@@ -141,7 +141,7 @@ def _alignment(manifests: Sequence[Manifest], written: Mapping[str, PrecisionVar
     if common is None or len(heads) > 1:
         return None
     found = AlignmentHeads(heads=common.heads, origin=common.origin)
-    sizes = {precision: variant.cross_attention for precision, variant in written.items()}
+    sizes = {precision: variant.attention() for precision, variant in written.items()}
     return None if any(found.problems(sizes)) else found
 
 

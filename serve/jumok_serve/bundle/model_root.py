@@ -83,7 +83,7 @@ class ModelRoot:
             or len(name) > MAX_NAME_LENGTH
             or name.startswith(".")
             or not name.isprintable()
-            or _separates(name)
+            or not {"/", "\\"}.isdisjoint(name)
         ):
             raise InvalidArgumentError(
                 f"bundle must be the name of a folder in the model root, without a path, got {name!r}", field="bundle"
@@ -135,7 +135,3 @@ def _described(entry: Path, root: Path) -> FoundBundle:
     except BundleError as error:
         return FoundBundle(entry.name, problem="; ".join(error.problems))
     return FoundBundle(entry.name, manifest.name, manifest.version)
-
-
-def _separates(name: str) -> bool:
-    return "/" in name or "\\" in name

@@ -105,6 +105,7 @@ class SchedulingPolicy:
     Attributes:
         limits: bounds of the engine; those of batches are divided evenly among the replicas.
         counters: counters of sentences abandoned in the queue.
+        ahead: sentences that each replica has encoded ahead, and waits for capacity for.
     """
 
     def __init__(self, limits: EngineLimits, replicas: int) -> None:
@@ -112,7 +113,7 @@ class SchedulingPolicy:
         self.queue = RequestQueue(limits)
         self.counters = EngineCounters()
         self._occupied = [Occupancy() for _ in range(replicas)]
-        self._ahead: list[Sequence[Sentence]] = [()] * replicas  # encoded ahead by each replica
+        self.ahead: list[Sequence[Sentence]] = [()] * replicas
         # By replica: None, or the next restart of a failed one; 0 until its first restart has failed.
         self._retry_at: list[float | None] = [None] * replicas
         self._callers = Callers(limits.work_per_second, limits.work_burst)
@@ -148,14 +149,9 @@ class SchedulingPolicy:
         """True unless all replicas have failed and wait for a restart."""
         return not all(self._retry_at)
 
-    @property
-    def has_ahead(self) -> bool:
-        """True if a replica waits for capacity for sentences encoded ahead."""
-        return any(self._ahead)
-
     def occupy(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> None:
         """Record the sentences that a replica decodes, and has encoded ahead."""
-        self._occupied[replica], self._ahead[replica] = occupied, ahead
+        self._occupied[replica], self.ahead[replica] = occupied, ahead
 
     def next_work(
         self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence], now: float, light: bool = False
@@ -176,7 +172,7 @@ class SchedulingPolicy:
         work = self.queue.totals.work
         self._sweep(now)
         self._record_drain(work, now)
-        occupied, ahead = self._occupied[replica], self._ahead[replica]
+        occupied, ahead = self._occupied[replica], self.ahead[replica]
         fitting: list[Sentence] = []
         total = TotalOccupancy(self._occupied[other] for other in self._others(replica))
         if not self._is_scarce(occupied, ahead):
@@ -185,7 +181,7 @@ class SchedulingPolicy:
                     break
                 occupied.add(sentence)
                 fitting.append(sentence)
-        self._ahead[replica] = ahead[len(fitting) :]
+        self.ahead[replica] = ahead[len(fitting) :]
         return fitting
 
     def take(self, replica: int, now: float) -> list[Sentence]:
@@ -203,7 +199,7 @@ class SchedulingPolicy:
         others = self._others(replica)
         total = TotalOccupancy(map(self._claimed, others))
         # A replica with sentences encoded ahead takes no others before these have joined.
-        fewest_rows = min((self._occupied[other].rows for other in others if not self._ahead[other]), default=math.inf)
+        fewest_rows = min((self._occupied[other].rows for other in others if not self.ahead[other]), default=math.inf)
         rows = occupied.rows + total.rows + self.queue.rows
         few = rows <= self.limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
@@ -248,7 +244,8 @@ class SchedulingPolicy:
         """Take sentences from the queue to encode with those just `taken`."""
         most = len(self.queue) // (AHEAD_SHARE * len(self._occupied))
         ahead: list[Sentence] = []
-        if self._contended or self._keeps_others_waiting(now):
+        # Sentences encoded ahead would wait for one replica, while others decode those of other callers.
+        if self._contended or (len(self._occupied) > 1 and self._callers.any_heavy and self._callers.several(now)):
             return ahead
         if not most or any(self._would_take(number, self.queue.first) for number in range(len(self._occupied))):
             return ahead
@@ -261,7 +258,7 @@ class SchedulingPolicy:
             ahead.append(sentence)
             self.queue.pop_first()
         self._record_drain(work, now)
-        self._ahead[replica] = ahead
+        self.ahead[replica] = ahead
         return ahead
 
     def runs_alone(self, replica: int) -> bool:
@@ -279,8 +276,8 @@ class SchedulingPolicy:
     def load(self) -> Load:
         """Return waiting and running work."""
         return Load(
-            queued_requests=len(self.queue) + sum(map(len, self._ahead)),
-            queued_tokens=self.queue.totals.tokens + sum(_tokens(ahead) for ahead in self._ahead),
+            queued_requests=len(self.queue) + sum(map(len, self.ahead)),
+            queued_tokens=self.queue.totals.tokens + sum(_tokens(ahead) for ahead in self.ahead),
             running_sentences=sum(occupied.sentences + occupied.light_sentences for occupied in self._occupied),
             rows=sum(occupied.rows + occupied.light_rows for occupied in self._occupied),
         )
@@ -304,10 +301,6 @@ class SchedulingPolicy:
         self._callers.settle(now)
         self._contended = self._callers.contended(now)
 
-    def _keeps_others_waiting(self, now: float) -> bool:
-        """True if sentences encoded ahead would wait for one replica, while others decode those of other callers."""
-        return len(self._occupied) > 1 and self._callers.any_heavy and self._callers.several(now)
-
     def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """True if a step with one more sentence keeps other callers waiting, now or when they come."""
         step_work = occupied.step_work + sentence.plan.step_work
@@ -325,7 +318,7 @@ class SchedulingPolicy:
         occupied = self._occupied[replica]
         return (
             self._retry_at[replica] is None
-            and not self._ahead[replica]
+            and not self.ahead[replica]
             and not self._is_scarce(occupied)
             and not self._is_long_step(sentence, occupied)
             and self._fits(sentence, occupied, TotalOccupancy(self._occupied[other] for other in self._others(replica)))
@@ -338,10 +331,10 @@ class SchedulingPolicy:
     def _claimed(self, replica: int) -> Occupancy:
         """Return a replica's occupancy; if idle, that of its first encoded sentence."""
         occupied = self._occupied[replica]
-        if occupied.rows or not self._ahead[replica]:
+        if occupied.rows or not self.ahead[replica]:
             return occupied
         claimed = Occupancy()
-        claimed.add(self._ahead[replica][0])
+        claimed.add(self.ahead[replica][0])
         return claimed
 
     def _fits(self, sentence: Sentence, occupied: Occupancy, others: TotalOccupancy) -> bool:
@@ -596,7 +589,7 @@ class Scheduler:
         have what the next sentence needs. One sentence after the other took 5 % less processor time so, with a model of
         12 MiB and two replicas (2026-11-27).
         """
-        if self._policy.has_ahead or (self._closing and not self._policy.queue):
+        if any(self._policy.ahead) or (self._closing and not self._policy.queue):
             self._wake_all()
         elif self._policy.queue and self._idle:
             self._idle.pop().notify()

@@ -165,15 +165,14 @@ def parse_object(body: bytes, most: int) -> Fields:
         raise InvalidArgumentError(f"the request has more than {most} values; send several requests", field="request")
     try:
         value = json.loads(body.decode())
-        halved = any(escape in body for escape in _SURROGATES) and not _is_unicode(
-            json.dumps(value, ensure_ascii=False)
-        )
-    except (ValueError, RecursionError):
-        value = halved = None
-    if halved:
+        if any(escape in body for escape in _SURROGATES):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
         raise InvalidArgumentError(
             "the request has half of a surrogate pair, which is no character: send the pair", field="request"
-        )
+        ) from None
+    except (ValueError, RecursionError):
+        value = None
     if not isinstance(value, dict):
         raise InvalidArgumentError("the request is no JSON object in UTF-8", field="request")
     return value
@@ -276,14 +275,6 @@ def _checked_text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name} must be a string, got {_kind(value)}", field=name)
     return value
-
-
-def _is_unicode(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _kind(value: object) -> str:

@@ -175,12 +175,11 @@ class PrecisionVariant(Part):
                 raise ValueError(f"graph {absent[0]!r} is missing; native operators need {', '.join(needed)}")
         return self
 
-    @property
-    def cross_attention(self) -> tuple[int, int] | None:
-        """Numbers of layers and heads of the aligner's cross-attention; None without an aligner."""
+    def attention(self, output: str = CROSS_ATTENTION) -> tuple[int, int] | None:
+        """Numbers of layers and heads of an output of the aligner; None without it."""
         aligner = self.graphs.get("aligner")
         for spec in aligner.outputs if aligner is not None else ():
-            if spec.name == CROSS_ATTENTION:
+            if spec.name == output:
                 _, layers, heads, *_ = spec.axes
                 return int(layers), int(heads)
         return None
@@ -407,7 +406,7 @@ class ManifestDraft(Part):
     def _alignment_problems(self) -> list[str]:
         if self.alignment is None:
             return []
-        sizes = {precision: variant.cross_attention for precision, variant in self.precisions.items()}
+        sizes = {precision: variant.attention() for precision, variant in self.precisions.items()}
         return list(self.alignment.problems(sizes))
 
     def _reference_problems(self) -> list[str]:

@@ -40,7 +40,7 @@ def find_cuda_problem(load: Loader = ctypes.CDLL, *, built_for: str | None = Non
         load: opens shared libraries.
         built_for: version of CUDA that ONNX Runtime was built for, such as "12.8"; default: asks ONNX Runtime.
     """
-    major = _major(_built_for() if built_for is None else built_for)
+    major = _major(getattr(onnxruntime, "cuda_version", "") if built_for is None else built_for)
     return _driver_problem(load, major) or _library_problem(load, major)
 
 
@@ -94,13 +94,9 @@ def _preload() -> None:
             preload()
 
 
-def _built_for() -> str:
-    return str(getattr(onnxruntime, "cuda_version", "") or "")
-
-
-def _major(version: str) -> int:
+def _major(version: str | None) -> int:
     """The major version of CUDA; 12 if the version is unknown."""
-    match = re.match(r"\d+", version)
+    match = re.match(r"\d+", version or "")
     return int(match[0]) if match and int(match[0]) in LIBRARIES else _DEFAULT_MAJOR
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from jumok_serve.errors import ListenError
 from jumok_serve.service.limits import ServiceLimits
@@ -77,14 +78,9 @@ def _bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
+    unbound = socket.socket(family, kind, protocol)
+    unbound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return _bound(unbound, address)
 
 
 def _bind_path(path: Path) -> socket.socket:
@@ -97,13 +93,16 @@ def _bind_path(path: Path) -> socket.socket:
             if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                 raise OSError(errno.EADDRINUSE, "the socket is in use")
         path.unlink()  # a server that was killed left it
-    bound = socket.socket(socket.AF_UNIX)
+    return _bound(socket.socket(socket.AF_UNIX), str(path))
+
+
+def _bound(unbound: socket.socket, address: Any) -> socket.socket:
     try:
-        bound.bind(str(path))
+        unbound.bind(address)
     except BaseException:
-        bound.close()
+        unbound.close()
         raise
-    return bound
+    return unbound
 
 
 logger = logging.getLogger(__name__)

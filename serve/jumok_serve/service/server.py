@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -271,10 +272,7 @@ class Server(Services):
         accept_any_name()
         # One a server, as it caches handlers by method.
         interceptor = Interceptor(self.gate, self._floods, self.unread, self.unread_checks)
-        server = grpc.aio.server(
-            interceptors=[interceptor],
-            options=channel_arguments(self.limits),
-        )
+        server = grpc.aio.server(interceptors=[interceptor], options=channel_arguments(self.limits))
         names = [service.full_name for service in (*services, *REFLECTION_SERVICES)]
         server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names, self.stopping)}))
         return server
@@ -395,25 +393,16 @@ def run_server(
         on_start: context to keep open while serving.
         on_stop: called at the first signal.
     """
-    asyncio.run(_serve(make_server, grace_s, on_start, on_stop))
 
+    async def serve() -> None:
+        with received_signals() as signals:
+            server = make_server()
+            start = partial(on_start, server)
+            try:
+                await serve_until_stopped(
+                    server, signals, grace_s, start, on_stop=on_stop, wait_failed=server.wait_failed
+                )
+            finally:
+                await server.close_models()
 
-async def _serve(
-    make_server: Callable[[], Server],
-    grace_s: float,
-    on_start: Callable[[Server], AbstractContextManager[None]],
-    on_stop: Callable[[], None],
-) -> None:
-    with received_signals() as signals:
-        server = make_server()
-        try:
-            await serve_until_stopped(
-                server,
-                signals,
-                grace_s,
-                lambda: on_start(server),
-                on_stop=on_stop,
-                wait_failed=server.wait_failed,
-            )
-        finally:
-            await server.close_models()
+    asyncio.run(serve())

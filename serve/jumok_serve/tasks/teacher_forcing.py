@@ -68,12 +68,7 @@ class TeacherForcing:
 
     def heads(self, kind: AttentionKind) -> tuple[int, int]:
         """Return the numbers of layers and of heads each; 0, 0 without attention."""
-        aligner = self.variant.graphs.get("aligner")
-        for spec in aligner.outputs if aligner is not None else ():
-            if spec.name == ATTENTION_OUTPUTS[kind]:
-                _, layers, heads, *_ = spec.axes
-                return int(layers), int(heads)
-        return 0, 0
+        return self.variant.attention(ATTENTION_OUTPUTS[kind]) or (0, 0)
 
     def alignments(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
         """Compute the mean attention of the heads that align the tokens of each target, [T, S].

@@ -90,7 +90,7 @@ class PendingSentences:
 
     def part(self, first: int, after: int) -> "PendingSentences":
         """Return the translations of some sentences alone."""
-        return replace(self, jobs=self.jobs[first:after], deadline=self.deadline.of_part())
+        return replace(self, jobs=self.jobs[first:after], deadline=Deadline(self.deadline.at))
 
     def stable_text(self, index: int) -> str:
         """Return the beginning of one translation that further tokens cannot change.
@@ -383,7 +383,7 @@ def submit_sources(
         jobs.append(Job(source, prompt, future, progress, terms, beam_size, free))
     if on_progress is None:
         # Sentences of similar lengths are encoded together without padding, and the shortest run last.
-        sentences.sort(key=_source_length, reverse=True)
+        sentences.sort(key=lambda sentence: len(sentence.source_ids), reverse=True)
     engine.submit(sentences)
     deadline, attending = Deadline(parameters.deadline), None
     if parameters.attends_to_hypotheses:
@@ -421,7 +421,3 @@ def submit_sources(
         deadline=deadline,
         started=started,
     )
-
-
-def _source_length(sentence: Sentence) -> int:
-    return len(sentence.source_ids)

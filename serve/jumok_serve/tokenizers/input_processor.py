@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError
@@ -176,16 +176,10 @@ class InputProcessor:
         if not texts:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
+        read = partial(self._sources, truncate=truncate, keep_unknown=keep_unknown, keep_given=keep_given)
         for some in _groups(texts):
             check(deadline, "the texts were tokenized")
-            sources += self._sources(
-                some,
-                direction,
-                first=len(sources),
-                truncate=truncate,
-                keep_unknown=keep_unknown,
-                keep_given=keep_given,
-            )
+            sources += read(some, direction, first=len(sources))
         return sources
 
     def prefixes(

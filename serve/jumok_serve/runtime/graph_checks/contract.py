@@ -94,17 +94,6 @@ def _fit(made: Sequence[int | str], read: Sequence[int | str]) -> bool:
     )
 
 
-_ONNX_TYPES = {
-    "float32": "tensor(float)",
-    "float16": "tensor(float16)",
-    "int64": "tensor(int64)",
-    "int32": "tensor(int32)",
-    "int8": "tensor(int8)",
-    "uint8": "tensor(uint8)",
-    "bool": "tensor(bool)",
-}
-
-
 def check_graph(spec: GraphSpec, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[str]:
     """Return the differences between a loaded graph's tensors and the manifest.
 
@@ -132,8 +121,9 @@ def _tensor_problems(role: str, specs: Sequence[TensorSpec], found: Sequence[Any
         if node is None:
             yield f"{role} {tensor.name!r} is missing; the graph has {', '.join(by_name) or 'none'}"
             continue
-        if node.type != _ONNX_TYPES[tensor.dtype]:
-            yield f"{role} {tensor.name!r} is {node.type}, the manifest says {_ONNX_TYPES[tensor.dtype]}"
+        wanted = f"tensor({'float' if tensor.dtype == 'float32' else tensor.dtype})"
+        if node.type != wanted:
+            yield f"{role} {tensor.name!r} is {node.type}, the manifest says {wanted}"
         if not _axes_agree(tensor.axes, node.shape, symbols):
             shape, axes = _shape_text(node.shape), _shape_text(tensor.axes)
             yield f"{role} {tensor.name!r} has shape {shape}, the manifest says {axes}"

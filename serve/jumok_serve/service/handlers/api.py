@@ -145,9 +145,7 @@ class Api:
             prefixes: beginnings of the translations; none, or one for each text.
         """
         if not is_auto(settings.source):
-            made, counts = await self._translate(settings, texts, prefixes, deadline, _counting(make))
-            current_record().add_request(counts)
-            return made
+            return _counted(await self._translate(settings, texts, prefixes, deadline, _counting(make)))
         check_num_texts(self._limits, len(texts))
         check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
         detected = await self._detection.sources(
@@ -163,9 +161,7 @@ class Api:
             return self._translate(settings.from_language(language), of_group, of_texts, deadline, lambda found: found)
 
         results = await translate_by_language(groups, translate)
-        made, counts = await self._work.run(lambda: _counting(make)(joined(texts, detected, groups, results)), False)
-        current_record().add_request(counts)
-        return made
+        return _counted(await self._work.run(lambda: _counting(make)(joined(texts, detected, groups, results)), False))
 
     async def _translate(
         self,
@@ -214,9 +210,7 @@ class Api:
         if detected is not None:
             (source,) = detected.sources
             if not source.is_translated:
-                made, counts = _finished(Unchanged(text, detected), _counting(make))
-                current_record().add_request(counts)
-                return made
+                return _counted(_finished(Unchanged(text, detected), _counting(make)))
             settings = settings.from_language(source.language, source.confidence)
         with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
@@ -236,9 +230,7 @@ class Api:
                     await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, [text])
                     finish = partial(_finished, pending, _counting(make))
-                    made, counts = await self._work.run(finish, attends, max_tokens)
-                    current_record().add_request(counts)
-                    return made
+                    return _counted(await self._work.run(finish, attends, max_tokens))
                 finally:
                     pending.cancel()
 
@@ -499,6 +491,13 @@ def _finished(pending: Pending, make: Callable[[Translated], Result]) -> Result:
 def _counting(make: Callable[[Translated], Result]) -> Callable[[Translated], tuple[Result, Counts]]:
     """Count too what is made something of: the translations themselves are freed in the same thread."""
     return lambda translated: (make(translated), Counts.of(*translated))
+
+
+def _counted(result: tuple[Result, Counts]) -> Result:
+    """Add the counts of what `_counting` made to the record of the current call."""
+    made, counts = result
+    current_record().add_request(counts)
+    return made
 
 
 def _scored(scoring: Scoring, make: Callable[[list[Score]], Result]) -> Generator[int, None, Result]:

@@ -66,9 +66,6 @@ class Health:
 
     def _status(self, service: str) -> int:
         if service not in self._serving:
-            state = HealthCheckResponse.SERVICE_UNKNOWN
-        elif self._serving[service] and not self.stopped:
-            state = HealthCheckResponse.SERVING
-        else:
-            state = HealthCheckResponse.NOT_SERVING
-        return int(state)
+            return int(HealthCheckResponse.SERVICE_UNKNOWN)
+        serves = self._serving[service] and not self.stopped
+        return int(HealthCheckResponse.SERVING if serves else HealthCheckResponse.NOT_SERVING)

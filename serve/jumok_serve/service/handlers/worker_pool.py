@@ -36,20 +36,6 @@ async def submit_when_there_is_room(submit: Callable[[], Awaitable[Result]]) -> 
             wait_s = min(2 * wait_s, RETRY_AFTER_S)
 
 
-class _Waiter:
-    """A task that waits for futures; changed by the event loop only."""
-
-    def __init__(self, ready: asyncio.Future[sentence.Future[Any]], pending: int) -> None:
-        self.ready = ready
-        self.pending = pending
-
-    def future_done(self, future: sentence.Future[Any]) -> None:
-        """Wake the task if all futures are done or one has failed."""
-        self.pending -= 1
-        if not self.ready.done() and (self.pending == 0 or future.cancelled() or future.exception() is not None):
-            self.ready.set_result(future)
-
-
 class LoopWakeups:
     """Callbacks from other threads into the event loop of construction.
 
@@ -69,10 +55,18 @@ class LoopWakeups:
         """
         if not futures:
             return
-        waiter = _Waiter(self._loop.create_future(), len(futures))
+        ready: asyncio.Future[sentence.Future[Any]] = self._loop.create_future()
+        pending = len(futures)
+
+        def ended(future: sentence.Future[Any]) -> None:
+            nonlocal pending
+            pending -= 1
+            if not ready.done() and (pending == 0 or future.cancelled() or future.exception() is not None):
+                ready.set_result(future)
+
         for future in futures:
-            future.add_done_callback(lambda done: self.call_soon(partial(waiter.future_done, done)))
-        (await waiter.ready).result()
+            future.add_done_callback(lambda done: self.call_soon(partial(ended, done)))
+        (await ready).result()
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Run a callback in the event loop soon; safe from any thread."""
@@ -130,11 +124,6 @@ class _Line:
 
     jobs: "OrderedDict[Future[Any], _Rest]" = field(default_factory=OrderedDict)
     taken: int = 0
-
-    @property
-    def begins_large(self) -> bool:
-        """True if the next job is large."""
-        return next(iter(self.jobs.values())).is_large
 
 
 class WorkerPool:
@@ -209,7 +198,9 @@ class WorkerPool:
         while True:
             with self._lock:
                 waiting = [
-                    line for line in self._lines.values() if line.jobs and not (self._large_runs and line.begins_large)
+                    line
+                    for line in self._lines.values()
+                    if line.jobs and not (self._large_runs and next(iter(line.jobs.values())).is_large)
                 ]
                 if not waiting:
                     self._running -= 1
@@ -336,7 +327,7 @@ class RequestWork:
         self, start: Callable[[], Job], *texts: Sequence[str], quick: Callable[[], bool] = lambda: True
     ) -> Job:
         """Start a job that tokenizes texts; long ones, and short ones that are not quick to split, in a thread."""
-        if _is_short(*texts) and quick():
+        if size_of(*texts) <= MAX_INLINE_CHARACTERS and quick():
             return start()
         left = threading.Event()
 
@@ -356,11 +347,6 @@ class RequestWork:
 def size_of(*texts: Sequence[str]) -> int:
     """Count the characters of texts, with the fixed cost of each."""
     return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group)
-
-
-def _is_short(*texts: Sequence[str]) -> bool:
-    """True if tokenizing takes little more time than a thread switch."""
-    return size_of(*texts) <= MAX_INLINE_CHARACTERS
 
 
 def _cancel_result(job: "Future[Job]") -> None:

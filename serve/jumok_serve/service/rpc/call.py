@@ -6,11 +6,12 @@ import logging
 import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
@@ -297,22 +298,15 @@ class CallCounts:
 
     def __init__(self) -> None:
         self.ended_with: Counter[tuple[str, str]] = Counter()
-        self.duration_s: dict[str, Histogram] = {}
-        self.refused_s: dict[str, Histogram] = {}
+        self.duration_s = defaultdict[str, Histogram](partial(Histogram, SECONDS))
+        self.refused_s = defaultdict[str, Histogram](partial(Histogram, REFUSAL_SECONDS))
 
     def ended(self, call: Call) -> None:
         """Count a call."""
         self.ended_with[call.method, call.code] += 1
-        _histogram(self.duration_s, call.method, SECONDS).observe(call.duration_s)
+        self.duration_s[call.method].observe(call.duration_s)
         if call.reason:
-            _histogram(self.refused_s, call.reason, REFUSAL_SECONDS).observe(call.duration_s)
-
-
-def _histogram(histograms: dict[str, Histogram], name: str, bounds: Sequence[float]) -> Histogram:
-    found = histograms.get(name)
-    if found is None:
-        found = histograms[name] = Histogram(bounds)
-    return found
+            self.refused_s[call.reason].observe(call.duration_s)
 
 
 class CallObserver(Protocol):

@@ -470,7 +470,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             return to_ending(error, call.request_id)
         finally:
             answering.close()
-        return ended
 
 
 def _new_call(method: str, context: Context) -> Call:

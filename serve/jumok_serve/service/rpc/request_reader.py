@@ -89,26 +89,19 @@ class ByteBudget:
 
     Args:
         most: bytes of all callers.
+
+    Attributes:
         share: most bytes of one caller.
+        free: bytes that no caller holds.
     """
 
     def __init__(self, most: int, share: int) -> None:
-        self._free = most
-        self._share = share
+        self.free = most
+        self.share = share
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
         self._arriving: dict[Arrival, str] = {}  # callers, oldest request first
         self._making_room: asyncio.Task[None] | None = None  # runs while requests wait
-
-    @property
-    def share(self) -> int:
-        """Most bytes of one caller."""
-        return self._share
-
-    @property
-    def free(self) -> int:
-        """Bytes that no caller holds."""
-        return self._free
 
     @contextmanager
     def arriving(self, caller: str, arrival: Arrival) -> Iterator[Arrival]:
@@ -198,10 +191,10 @@ class ByteBudget:
         """
         oldest = {caller: arrival for arrival, caller in reversed(self._arriving.items())}
         for caller, arrival in oldest.items():  # it exceeds its caller's share
-            if arrival.waiting is not None and arrival.waiting[1] <= self._free:
+            if arrival.waiting is not None and arrival.waiting[1] <= self.free:
                 self._let_go_on(arrival, caller)
         needed = sum(waiting.values())
-        all_are_full = any(self._held[caller] + self._waiting[caller][0][0] <= self._share for caller in waiting)
+        all_are_full = any(self._held[caller] + self._waiting[caller][0][0] <= self.share for caller in waiting)
         for arrival, holder in list(self._arriving.items()):
             if needed and (all_are_full or holder in waiting):
                 needed -= arrival.give_up()
@@ -224,7 +217,7 @@ class ByteBudget:
         if self._held[caller] == 0:
             del self._held[caller]
         refused = 0  # callers in a row for whom there is no room
-        while self._free > 0 and refused < len(self._waiting):
+        while self.free > 0 and refused < len(self._waiting):
             refused = 0 if self._take_turn(next(iter(self._waiting))) else refused + 1
 
     def _take_turn(self, caller: str) -> bool:
@@ -244,10 +237,10 @@ class ByteBudget:
         return fits
 
     def _fits(self, caller: str, size: int) -> bool:
-        return size <= self._free and self._held[caller] + size <= self._share
+        return size <= self.free and self._held[caller] + size <= self.share
 
     def _hold(self, caller: str, size: int) -> None:
-        self._free -= size
+        self.free -= size
         self._held[caller] += size
 
 
@@ -438,10 +431,6 @@ def too_slow(arrival: Arrival, upload_s: float, what: str = "request") -> JumokE
     return DeadlineExceededError(f"the {what} did not arrive within {upload_s:g} s")
 
 
-def _never() -> bool:
-    return False
-
-
 class RequestReader:
     """Reads the requests of one call; an asynchronous iterator.
 
@@ -483,7 +472,7 @@ class RequestReader:
             return self._parse(data)
         raise late
 
-    async def next(self, busy: Callable[[], bool] = _never) -> Message | None:
+    async def next(self, busy: Callable[[], bool] = lambda: False) -> Message | None:
         """Read the next request of a stream, or None at its end.
 
         Args:
