@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.files import RegularFile, UnusableFileError
 
 logger = logging.getLogger(__name__)
 
@@ -118,10 +117,14 @@ def read_file(path: Path) -> bytes:
         CredentialsError: the file cannot be read, is no regular file, or is larger.
     """
     try:
-        with RegularFile(path) as file, file.stream() as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except UnusableFileError as error:
-        raise CredentialsError(f"{path} is no regular file: put one in its place") from error
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CredentialsError(f"{path} is no regular file: put one in its place")
+            with open(descriptor, "rb", closefd=False) as stream:
+                content = stream.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise CredentialsError(f"cannot read {path}: {error.strerror}") from error
     if len(content) > MAX_BYTES:
