@@ -4,11 +4,11 @@ import math
 import re
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
@@ -27,7 +27,8 @@ from jumok_serve.tasks.translation import PendingSentences, check_parameters, su
 from jumok_serve.tasks.word_alignment import Pair, Place, TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
-from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
+from jumok_serve.text.messages import gaps
+from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText, joined_holes
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,
     SplitText,
@@ -312,15 +313,8 @@ class PendingTexts:
             self._sentences.deadline.check("words were aligned")
             index, rank = key
             source, target = inside[key], translations[index].hypotheses[rank].text
-            alignments.append(
-                TokenAlignment(
-                    one.weights,
-                    source,
-                    token_places(one.source_tokens, source),
-                    target,
-                    token_places(one.target_tokens, target),
-                )
-            )
+            columns, rows = token_places(one.source_tokens, source), token_places(one.target_tokens, target)
+            alignments.append(TokenAlignment(one.weights, source, columns, target, rows))
         return dict(zip(attended, align_words(alignments, self._sentences.deadline.check), strict=True))
 
     def _joined(
@@ -352,8 +346,11 @@ class PendingTexts:
                     None if (found := pairs.get((index, 0))) is None else _with_terms(found, translations[index])
                     for index in range(first, after)
                 ]
-                texts = [one.text for one in of_block]
-                forms = list(_written_forms(block, joined))
+                texts, placed = (
+                    [one.text for one in of_block],
+                    _placed(block.read or ReadText(""), joined.hypotheses[0]),
+                )
+                forms = [WrittenForm(*span, block.written[number]) for span, number in placed]
                 written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms=forms)
             elif sentences.placeholders:
                 joined = _in_given(joined, sentences.read)
@@ -361,12 +358,8 @@ class PendingTexts:
             first += len(sentences.all_sources)
         if text.document is None:
             return blocks[0]
-        terms = (term for block in blocks for term in block.hypotheses[0].terms)
-        return self._as_one(
-            blocks,
-            text.document.written(written.__getitem__),
-            terms=tuple(replace(term, source_span=None, target_span=None) for term in terms),  # places are of blocks
-        )
+        terms = _without_places(block.hypotheses[0] for block in blocks)
+        return self._as_one(blocks, text.document.written(written.__getitem__), terms=terms)
 
     def _message(
         self, sentences: Sentences, whole: Translation, translations: Sequence[Translation], first: int
@@ -379,24 +372,20 @@ class PendingTexts:
         """
         message = sentences.read.message
         assert message is not None
-        branches = list[Translation]()
+        branches, others, parts = list[Translation](), list[Hypothesis](), list[list[str | Hole]]()
         for branch in sentences.branches:
             after = first + len(branch.sources)
             branches.append(self._joined_sentences(branch, translations[first:after]))
+            others.append(branches[-1].hypotheses[0])
+            parts.append(_parts(branch.read, others[-1]))
             first = after
-        zipped = zip(sentences.branches, branches, strict=True)
-        parts = [_parts(branch.read, one.hypotheses[0]) for branch, one in zipped]
         return replace(
             whole,
             hypotheses=tuple(
                 replace(
                     one,
                     text=message.written([_parts(sentences.read, one), *parts]),
-                    terms=tuple(
-                        replace(term, source_span=None, target_span=None)
-                        for of_branch in (one, *(branch.hypotheses[0] for branch in branches))
-                        for term in of_branch.terms
-                    ),
+                    terms=_without_places((one, *others)),
                 )
                 for one in whole.hypotheses
             ),
@@ -442,13 +431,18 @@ class PendingTexts:
         )
 
 
+def _without_places(hypotheses: Iterable[Hypothesis]) -> tuple[AppliedTerm, ...]:
+    """Return the terms of parts of a text, whose places are of the parts."""
+    return tuple(replace(term, source_span=None, target_span=None) for one in hypotheses for term in one.terms)
+
+
 def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
     """Return a hypothesis with the placeholders of its text, and the terms in the order of the text."""
     terms = list[AppliedTerm]()
     for term in hypothesis.terms:
         span = term.target_span
         if span is not None:
-            moved = TextSpan(spliced.moved(span.first), spliced.moved(span.first) + span.after - span.first)
+            moved = span.moved(spliced.moved(span.first) - span.first)
             same = spliced.text[moved.first : moved.after] == hypothesis.text[span.first : span.after]
             term = replace(term, target_span=moved if same else None)  # noqa: PLW2901
         terms.append(term)
@@ -507,21 +501,12 @@ def _parts(read: ReadText, hypothesis: Hypothesis) -> list[str | Hole]:
     return [*parts, hypothesis.text[done:]]
 
 
-def _written_forms(block: Block, translation: Translation) -> Iterator[WrittenForm]:
-    """Yield how the placeholders of a block's translation are written, in their order."""
-    if block.read is not None:
-        for span, number in _placed(block.read, translation.hypotheses[0]):
-            yield WrittenForm(span.first, span.after, block.written[number])
-
-
 def _in_given(translation: Translation, read: ReadText) -> Translation:
     """Return a translation whose terms have their places in the text as given."""
 
     def moved(term: AppliedTerm) -> AppliedTerm:
-        if term.source_span is None:
-            return term
-        first, after = term.source_span.first, term.source_span.after
-        return replace(term, source_span=TextSpan(read.given_place(first), read.given_place(after)))
+        span = term.source_span
+        return term if span is None else replace(term, source_span=TextSpan(*map(read.given_place, span)))
 
     hypotheses = (replace(one, terms=tuple(map(moved, one.terms))) for one in translation.hypotheses)
     return replace(translation, hypotheses=tuple(hypotheses))
@@ -562,9 +547,8 @@ def submit_texts(
         target_prefixes = [
             _read_prefix(prefix, text.blocks[0]) for prefix, text in zip(target_prefixes, annotated, strict=True)
         ]
-        prefixes = list[str | None]()
-        for prefix, count in zip(target_prefixes, counts, strict=True):
-            prefixes += [prefix, *[None] * (count - 1)]
+        zipped = zip(target_prefixes, counts, strict=True)
+        prefixes = [one for prefix, count in zipped for one in (prefix, *[None] * (count - 1))]
     blocks = [block for text in annotated for block in text.blocks]
     with blamed_texts(partial(text_of_part, counts)):
         sentences = submit_sources(
@@ -624,15 +608,11 @@ def _annotated(
     with blamed_texts(lambda part: text_of_part(counts, text_of_part(sizes, part))):
         read = iter(read_sentences(inputs, list(zip(blocks, split_blocks, strict=True)), direction, parameters))
     return [
-        AnnotatedText(document, [_with_branches(next(read), block, read) for block in of_text])
+        AnnotatedText(
+            document, [replace(next(read), branches=tuple(islice(read, len(block.branches)))) for block in of_text]
+        )
         for document, of_text in zip(documents, of_texts, strict=True)
     ]
-
-
-def _with_branches(sentences: Sentences, block: ReadText, following: Iterator[Sentences]) -> Sentences:
-    """Return the sentences of a message's first branch with those of the others."""
-    branches = tuple(islice(following, len(block.branches)))
-    return replace(sentences, branches=branches) if branches else sentences
 
 
 def read_document(
@@ -680,30 +660,23 @@ def split_all(texts: Sequence[ReadText], direction: Direction, parameters: Trans
                     error.field = f"contents[{index}]"
                 raise
             if read.placeholders:
-                found = _around(found, read.placeholders)
+                found = _around(found, read)
         split_texts.append(found)
         left -= len(found.sentences)
     return split_texts
 
 
-def _around(found: SplitText, placeholders: Sequence[Placeholder]) -> SplitText:
+def _around(found: SplitText, read: ReadText) -> SplitText:
     """Join sentences around placeholders, and make sentences of placeholders between them."""
-    text = found.kept[0] + "".join(chain.from_iterable(zip(found.sentences, found.kept[1:], strict=True)))
-    places, end = [(one.start, one.end) for one in placeholders], len(found.kept[0])
+    places, end = [Hole(*one.place, "") for one in read.placeholders], len(found.kept[0])
     for sentence, kept in zip(found.sentences, found.kept[1:], strict=True):
         if sentence:
-            places.append((end, end + len(sentence)))
+            places.append(Hole(end, end + len(sentence), ""))
         end += len(sentence) + len(kept)
-    joined = list[tuple[int, int]]()
-    for first, after in sorted(places):
-        if joined and first < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(after, joined[-1][1])
-        else:
-            joined.append((first, after))
-    edges = [0, *chain.from_iterable(joined), len(text)]
+    joined = joined_holes(places)
     return SplitText(
-        tuple(text[first:after] for first, after in joined),
-        tuple(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True)),
+        tuple(read.text[one.first : one.after] for one in joined),
+        tuple(read.text[first:after] for first, after in gaps(joined, 0, end)),
     )
 
 
@@ -785,8 +758,8 @@ def read_sentences(
 
 def _without(sentence: str, placeholders: Sequence[Placeholder]) -> str:
     """Return a sentence with spaces in place of its placeholders."""
-    edges = [0, *(edge for one in placeholders for edge in (one.start, one.end)), len(sentence)]
-    return " ".join(sentence[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
+    between = gaps([one.place for one in placeholders], 0, len(sentence))
+    return " ".join(sentence[first:after] for first, after in between)
 
 
 def is_text(text: object) -> bool:

@@ -23,7 +23,7 @@ from jumok_serve.text.markup.structure import (
     join_scripts,
     mend,
 )
-from jumok_serve.text.messages import parse_message
+from jumok_serve.text.messages import gaps, parse_message
 from jumok_serve.text.placeholders import PlaceholderReader, ReadText, joined_holes
 
 
@@ -56,6 +56,14 @@ class Span:
             self.closing += " "
         else:
             self.opening += " "
+
+
+def all_spans(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield spans, each before those inside of it."""
+    waiting = [*reversed(spans)]
+    while waiting:
+        yield (span := waiting.pop())
+        waiting += reversed(span.children)
 
 
 @dataclass(eq=False, slots=True)
@@ -171,16 +179,11 @@ def _with_messages(tokens: Sequence[Token], reader: PlaceholderReader) -> Iterat
         return
     parts = list[tuple[int, int, Kind, str]]()
     for branch in message.branches:
-        position = branch.first
-        for hole in (*branch.holes, Hole(branch.after, branch.after, "icu")):
-            if hole.kind in _PARTED:
-                parts.append((position, hole.first, Kind.TEXT, ""))
-                position = hole.after
-            if _PARTED.get(hole.kind):
-                parts.append((hole.first, hole.after, Kind.UNIT, _PARTED[hole.kind]))
+        parted = [hole for hole in branch.holes if hole.kind in _PARTED]
+        parts += ((*gap, Kind.TEXT, "") for gap in gaps(parted, branch.first, branch.after))
+        parts += ((*hole[:2], Kind.UNIT, name) for hole in parted if (name := _PARTED[hole.kind]))
     parts.sort()
-    edges = [0, *(edge for part in parts for edge in part[:2]), len(text)]
-    parts += ((first, after, Kind.SYNTAX, "") for first, after in zip(edges[::2], edges[1::2], strict=True))
+    parts += [(*gap, Kind.SYNTAX, "") for gap in gaps(parts, 0, len(text))]
     parts = sorted(part for part in parts if part[0] < part[1])
     for token, place in zip(tokens, places, strict=False):
         number = bisect_right(parts, place, key=lambda part: part[1])
@@ -252,10 +255,7 @@ def _with_placeholders(
         known: placeholders beside those that the reader finds.
         written: characters that were written in another form, by their indices.
     """
-    spans, waiting = list[Span](), list(block.spans)
-    while waiting:
-        spans.append(span := waiting.pop())
-        waiting += span.children
+    spans = list(all_spans(block.spans))
     if not spans and not known:
         read = reader.read(block.text)
     else:
@@ -369,12 +369,10 @@ class _BlockBuilder:
         first = self._written[0]
         yield first[: len(first) - len(first.lstrip(_SPACES))]
         length = len(text.rstrip(" "))
-        waiting, after_space = self._spans[::-1], None
-        while waiting:
-            span = waiting.pop()
+        after_space = None
+        for span in all_spans(self._spans):
             after_space = after_space or (span if length < span.start else None)
             span.start, span.end = min(span.start, length), min(span.end, length)
-            waiting += reversed(span.children)
         if after_space:
             after_space.opening = f" {after_space.opening}"
         block = Block(text[:length], self._spans, self._entities)
