@@ -166,39 +166,32 @@ class Translated(NamedTuple):
     timings: Timings
 
 
+@dataclass(eq=False)
 class PendingTexts:
     """Texts whose sentences are in the engine; see `PendingOfModel`.
 
-    Args:
+    Attributes:
         sentences: the sentences of all texts.
         aligner: aligns words of texts with tags and placeholders; None: there are none, or the model has no aligner.
-        prefixes: beginnings of the translations.
+        prefixes: beginnings of the translations, one of each text.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
-    def __init__(
-        self,
-        sentences: PendingSentences,
-        texts: Sequence[AnnotatedText],
-        aligner: TeacherForcing | None,
-        prefixes: Sequence[str] = (),
-        *,
-        length_penalty: float,
-    ) -> None:
-        self._sentences = sentences
-        self._texts = texts
-        self._prefixes = prefixes or [""] * len(texts)
-        self._aligner = aligner
-        self._length_penalty = length_penalty
-        self._firsts = [0, *accumulate(text.num_sources for text in texts)]
-        self._decoded: list[list[str]] = [[] for _ in texts]  # finished sentences of each text
-        self.cancel = sentences.cancel
-        self.timings = sentences.timings
+    sentences: PendingSentences
+    texts: Sequence[AnnotatedText]
+    aligner: TeacherForcing | None
+    prefixes: Sequence[str]
+    length_penalty: float
+
+    def __post_init__(self) -> None:
+        self.cancel, self.timings = self.sentences.cancel, self.sentences.timings
+        self._firsts = [0, *accumulate(text.num_sources for text in self.texts)]
+        self._decoded: list[list[str]] = [[] for _ in self.texts]  # finished sentences of each text
 
     @property
     def futures(self) -> tuple[Future[Decoded], ...]:
         """See `Pending`."""
-        return self._sentences.futures
+        return self.sentences.futures
 
     @property
     def has_placeholders(self) -> bool:
@@ -208,27 +201,26 @@ class PendingTexts:
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
         return [
-            PendingTexts(
-                self._sentences.part(*self._firsts[index : index + 2]),
-                [text],
-                self._aligner,
-                self._prefixes[index : index + 1],
-                length_penalty=self._length_penalty,
+            replace(
+                self,
+                sentences=self.sentences.part(*self._firsts[index : index + 2]),
+                texts=[text],
+                prefixes=self.prefixes[index : index + 1],
             )
-            for index, text in enumerate(self._texts)
+            for index, text in enumerate(self.texts)
         ]
 
     def stable_texts(self) -> list[str]:
         """See `Pending`."""
         return [
             "" if text.document is not None or text.blocks[0].branches else self._stable_text(index)
-            for index, text in enumerate(self._texts)
+            for index, text in enumerate(self.texts)
         ]
 
     def _stable_text(self, index: int) -> str:
-        text, first, decoded = self._texts[index].blocks[0], self._firsts[index], self._decoded[index]
-        while len(decoded) < len(text.sources) and self._sentences.is_final(first + len(decoded)):
-            stable = self._sentences.stable_text(first + len(decoded))
+        text, first, decoded = self.texts[index].blocks[0], self._firsts[index], self._decoded[index]
+        while len(decoded) < len(text.sources) and self.sentences.is_final(first + len(decoded)):
+            stable = self.sentences.stable_text(first + len(decoded))
             if text.placeholders and text.placeholders[len(decoded)]:
                 splicing = self._splicing(index, text, len(decoded), stable)
                 if not splicing.complete:
@@ -239,7 +231,7 @@ class PendingTexts:
             return text.joined(decoded)
         if text.placeholders and text.placeholders[len(decoded)]:
             return text.begun(decoded)
-        return text.begun([*decoded, self._sentences.stable_text(first + len(decoded))])
+        return text.begun([*decoded, self.sentences.stable_text(first + len(decoded))])
 
     def _splicing(self, index: int, sentences: Sentences, number: int, target: str) -> Splicing:
         """Return the splicing of a sentence's translation.
@@ -251,17 +243,17 @@ class PendingTexts:
         text = sentences.text_of(number)
         if not sentences.sources[number].token_ids:  # nothing but placeholders
             target = text
-        prefix = self._prefixes[index] if sentences is self._texts[index].blocks[0] and number == 0 else ""
+        prefix = self.prefixes[index] if sentences is self.texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
         return Splicing(text, sentences.placeholders[number], target, begin)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
-        translations = self._sentences.collect()
+        translations = self.sentences.collect()
         splicings = self._splicings(translations)
-        pairs = {} if self._aligner is None else self._aligned_words(self._aligner, translations, splicings)
+        pairs = {} if self.aligner is None else self._aligned_words(self.aligner, translations, splicings)
         for (index, rank), splicing in splicings.items():
-            self._sentences.deadline.check("placeholders were placed")
+            self.sentences.deadline.check("placeholders were placed")
             spliced = splicing.spliced(pairs.get((index, rank)))
             hypotheses = list(translations[index].hypotheses)
             hypotheses[rank] = with_placeholders(hypotheses[rank], spliced)
@@ -270,13 +262,13 @@ class PendingTexts:
                 pairs[index, rank] = spliced.words(pairs[index, rank])
         return [
             self._joined(text, translations, pairs, first)
-            for text, first in zip(self._texts, self._firsts, strict=False)
+            for text, first in zip(self.texts, self._firsts, strict=False)
         ]
 
     def _blocks(self) -> Iterator[tuple[int, int, Block | None, Sentences]]:
         """Yield all blocks and branches with the indices of their text and of their first source."""
         first = 0
-        for index, text in enumerate(self._texts):
+        for index, text in enumerate(self.texts):
             for block, sentences in text.spanned:
                 for part in (sentences, *sentences.branches):
                     yield index, first, block, part
@@ -307,15 +299,15 @@ class PendingTexts:
                     key = first + number, rank
                     if tagged or (key in splicings and not splicings[key].complete):
                         inside[key] = part.text_of(number)
-        attended = self._sentences.attended(list(inside), aligner)
+        attended = self.sentences.attended(list(inside), aligner)
         alignments = []
         for key, one in attended.items():
-            self._sentences.deadline.check("words were aligned")
+            self.sentences.deadline.check("words were aligned")
             index, rank = key
             source, target = inside[key], translations[index].hypotheses[rank].text
             columns, rows = token_places(one.source_tokens, source), token_places(one.target_tokens, target)
             alignments.append(TokenAlignment(one.weights, source, columns, target, rows))
-        return dict(zip(attended, align_words(alignments, self._sentences.deadline.check), strict=True))
+        return dict(zip(attended, align_words(alignments, self.sentences.deadline.check), strict=True))
 
     def _joined(
         self,
@@ -341,7 +333,7 @@ class PendingTexts:
                 if block is not None:
                     written[block] = block.escape(joined.text)
             elif block is not None:
-                self._sentences.deadline.check("tags were placed")
+                self.sentences.deadline.check("tags were placed")
                 aligned = [
                     None if (found := pairs.get((index, 0))) is None else _with_terms(found, translations[index])
                     for index in range(first, after)
@@ -413,7 +405,7 @@ class PendingTexts:
         ended = all(one.finish_reason is FinishReason.EOS for one in best)
         hypothesis = Hypothesis(
             text=text,
-            score=normalized_score(math.fsum(token_scores), len(token_scores), self._length_penalty),
+            score=normalized_score(math.fsum(token_scores), len(token_scores), self.length_penalty),
             tokens=tuple(token for one in best for token in one.tokens),
             token_ids=tuple(token for one in best for token in one.token_ids),
             token_scores=token_scores,
@@ -567,8 +559,8 @@ def submit_texts(
         sentences,
         annotated,
         model.teacher_forcing if aligns else None,
-        [prefix or "" for prefix in target_prefixes or ()],
-        length_penalty=options.length_penalty,
+        [prefix or "" for prefix in target_prefixes or [None] * len(texts)],
+        options.length_penalty,
     )
 
 
