@@ -59,7 +59,7 @@ _NAMES: Final = {
 
 
 class Rule(NamedTuple):
-    """A rule of the table.
+    """A rule of the table, which says before it where the syntax is stated.
 
     Attributes:
         kind: several rules may have one kind.
@@ -67,7 +67,6 @@ class Rule(NamedTuple):
         pattern: a regular expression that reads at most `MAX_HOLE` characters. `⟨W⟩` is an expression of `_NAMES`.
         examples: texts that are one hole, separated by two spaces.
         counter_examples: texts without a hole of the kind, separated by two spaces.
-        source: where the syntax is stated.
     """
 
     kind: str
@@ -75,10 +74,10 @@ class Rule(NamedTuple):
     pattern: str
     examples: str
     counter_examples: str
-    source: str
 
 
 _BY_FLAG: Final = (
+    # POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString
     Rule(
         "printf",
         "%",
@@ -86,25 +85,23 @@ _BY_FLAG: Final = (
         r"|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
         "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %<PRIuMAX>  %*d  %-*.*f  %@  %%  %n",
         "5 %  100%.",
-        "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
     ),
-    Rule("gcc", "%", r"%[<>'%]|%[-+q#lw]{0,5}+[A-Za-z]", "%qs  %<  %>  %+D  %qD  %%", "5 %", "GCC's diagnostics"),
-    Rule("pascal", "%", r"%(?:\d{1,3}+:)?-?+\d{0,9}+(?:\.\d{1,9}+)?[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %", "Delphi"),
-    Rule("qt", "%", r"%%|%L?(?:\d{1,2}|n)", "%1  %L1  %n  %Ln  %12", "5 %  % n", "QString::arg, QObject::tr"),
-    Rule("boost", "%", r"%\d{1,3}%|%\|[^|\s]{1,60}+\|", "%1%  %|1$+5|", "5%", "Boost.Format"),
-    Rule(
-        "tilde",
-        "~",
-        r"~[\d,'@:]{0,20}+[A-Za-z%~&^*?]",
-        "~a  ~s  ~10,2f  ~%  ~~  ~:d",
-        "~ 5",
-        "SRFI 28, Common Lisp format",
-    ),
+    # GCC's diagnostics
+    Rule("gcc", "%", r"%[<>'%]|%[-+q#lw]{0,5}+[A-Za-z]", "%qs  %<  %>  %+D  %qD  %%", "5 %"),
+    # Delphi
+    Rule("pascal", "%", r"%(?:\d{1,3}+:)?-?+\d{0,9}+(?:\.\d{1,9}+)?[A-Za-z]|%%", "%0:s  %s  %.2f  %%", "5 %"),
+    # QString::arg, QObject::tr
+    Rule("qt", "%", r"%%|%L?(?:\d{1,2}|n)", "%1  %L1  %n  %Ln  %12", "5 %  % n"),
+    # Boost.Format
+    Rule("boost", "%", r"%\d{1,3}%|%\|[^|\s]{1,60}+\|", "%1%  %|1$+5|", "5%"),
+    # SRFI 28, Common Lisp format
+    Rule("tilde", "~", r"~[\d,'@:]{0,20}+[A-Za-z%~&^*?]", "~a  ~s  ~10,2f  ~%  ~~  ~:d", "~ 5"),
 )
 """Rules of grammars that only a flag of an entry can turn on."""
 
 RULES: Final = (
     *_BY_FLAG,
+    # XLIFF 1.2 and 2.1, inline elements; HTML, void elements
     Rule(
         "element",
         "<",
@@ -114,32 +111,26 @@ RULES: Final = (
         """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
         """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
-        "XLIFF 1.2 and 2.1, inline elements; HTML, void elements",
     ),
+    # HTML; react-i18next, Trans
     Rule(
         "element",
         "</",
         r"</?(?:(?i:⟨TAG⟩)|[a-z]{1,20}+[-:]?\w{0,20}+|\d{1,3}+)⟨ATTRIBUTES⟩>",
         "</b>  </0>  </link>",
         "a </ b  <b>",
-        "HTML; react-i18next, Trans",
     ),
-    Rule(
-        "element",
-        r"\[/",
-        r"\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?\]",
-        "[/b]  [/url]",
-        "a[b]  [b]",
-        "BBCode",
-    ),
+    # BBCode
+    Rule("element", r"\[/", r"\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?\]", "[/b]  [/url]", "a[b]  [b]"),
+    # Weblate's machinery; what callers of translation services write
     Rule(
         "mask",
         r"X\]|_|XX|⟧",
         r"\[X\d{1,6}+X\]|⟦\d{1,6}+⟧|(?<!\w)__?[A-Z]{1,20}+_?\d{1,6}+__?(?!⟨W⟩)|(?<!⟨W⟩)XX\d{1,6}+XX(?!⟨W⟩)",
         "[X0X]  [X12X]  ⟦1⟧  __PH_0__  XX0XX",
         "[X]  __init__  XXL",
-        "Weblate's machinery; what callers of translation services write",
     ),
+    # mustache(5); Handlebars, Jinja, Django and Angular templates; i18next
     Rule(
         "double_braces",
         r"\{[{%#]",
@@ -147,24 +138,24 @@ RULES: Final = (
         r"|\{#\s[^{}#\n]{1,200}+#\}",
         "{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {# note #}  {{count, number}}  {{ a|b:\"c\" }}",
         "{{}}  {{ a  {a}",
-        "mustache(5); Handlebars, Jinja, Django and Angular templates; i18next",
     ),
+    # i18next, nesting; Vue I18n, linked messages
     Rule(
         "reference",
         r"\$t\(|@[.:]",
         r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|⟨W⟩{1,60}+(?:[.-]⟨W⟩{1,60}+){0,8})",
         "$t(key)  $t(common:key, {\"count\": 1})  @:message.hello  @.lower:message.hello  @:(message.hello)  @:{'a.b'}",
         "t(key)  a@:b  @ :",
-        "i18next, nesting; Vue I18n, linked messages",
     ),
+    # RFC 1034, names
     Rule(
         "url",
         r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
         r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?(?:/⟨URL⟩|/)?",
         "example.org  docs.example.com/a/b  a.co.uk  example.org/  example.org:8080",
         "a.b  e.g.  end.Der  Node.js  x@example.org",
-        "RFC 1034, names",
     ),
+    # POSIX, pathnames; Windows, naming files
     Rule(
         "path",
         r"[/\\]",
@@ -179,16 +170,16 @@ RULES: Final = (
         r"  %APPDATA%\LibreOffice\4"
         r"  C:\Program Files (x86)\a.exe  {installation}/program  <User>/Scripts  C:\Users\이름\a.txt",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
-        "POSIX, pathnames; Windows, naming files",
     ),
+    # common endings of files
     Rule(
         "path",
         r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
         r"(?:(?<![%\d])%(?:\d\$|\(\w{1,60}+\))?[s@]/|(?<![\w./@\\-]))(?:(?:⟨W⟩|[.*-]){1,60}/){0,9}(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
         "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz  %s/a.py  %1$s/b/a.csv  %(dir)s/a.txt",
         "end.The  e.g. this  a.b  %s/month",
-        "common endings of files",
     ),
+    # GNU, argument syntax
     Rule(
         "option",
         r"--|[\W_]-[A-Za-z](?!⟨W⟩)",
@@ -196,8 +187,8 @@ RULES: Final = (
         r"|(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}(?:=(?:[a-z0-9./~:]{1,200}(?<![.:])|[A-Z][A-Z0-9_]{0,60}+))?(?![A-Za-z0-9_])",
         "--long-option  --verbose  --output=a/b.txt  --output=FILE",
         "a--b  -- a  ---  --A  -I see  Yes. -I see  a-b  x - y  -in",
-        "GNU, argument syntax",
     ),
+    # Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent
     Rule(
         "braces",
         r"\{",
@@ -207,8 +198,8 @@ RULES: Final = (
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
         "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
         "{ not this one }  { a b  {  }  {=SUM(A1)}",
-        "Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent",
     ),
+    # POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows
     Rule(
         "percent",
         "%",
@@ -218,48 +209,42 @@ RULES: Final = (
         "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %1$#@files@  %%name%%"
         "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %<PRIu64>  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
-        "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
-    Rule(
-        "variable",
-        r"%L?[12](?!\d)",
-        r"(?<!\d)(?<!\d )%L?[1-9](?!\d|⟨W⟩|\$)",
-        "%1  %L1",
-        "%10  5%1  5 %1",
-        "QString::arg; LibreOffice",
-    ),
+    # QString::arg; LibreOffice
+    Rule("variable", r"%L?[12](?!\d)", r"(?<!\d)(?<!\d )%L?[1-9](?!\d|⟨W⟩|\$)", "%1  %L1", "%10  5%1  5 %1"),
+    # MediaWiki, Chrome, Perl
     Rule(
         "variable",
         r"(?<!\w)\$[12](?!⟨W⟩|[.,]\d)",
         r"(?<![\w$])\$[0-9](?!⟨W⟩|[.,]?\d)(?!\s?(?:[mb]illion|[km]\b))",
         "$1",
         "$10  $1.50  $1,000  $1 million  US$1",
-        "MediaWiki, Chrome, Perl",
     ),
+    # shell, PHP, Perl; LibreOffice; Chrome, i18n
     Rule(
         "variable",
         r"\$",
         r"(?<![\w$])\$(?:[A-Z]{1,3}\$\d{1,7}+|\([^()\s]{1,60}+\)|\[\w{1,60}+\]|[A-Za-z_](?:⟨W⟩|@(?=[\w@]{1,60}\$)){0,60}\$?)",
         "$HOME  $name  $NAME$  $NAME@1$  $(ARG1)  $[officename]  $A$1",
         "$5  US$  $ 5  a$b  $",
-        "shell, PHP, Perl; LibreOffice; Chrome, i18n",
     ),
+    # Laravel, localization; shortcodes of emoji
     Rule(
         "variable",
         ":",
         r"(?<![^\s(\"'\[>/|#\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|:)",
         ":count  :smile:  :+1:",
         "a:b  a: b  ::a  12:30  a :  :p  http://a",
-        "Laravel, localization; shortcodes of emoji",
     ),
+    # HTML, character references; XML 1.0, 4.1
     Rule(
         "entity",
         "&",
         r"&(?:#\d{1,7}+|#[xX][0-9A-Fa-f]{1,6}+|[A-Za-z][\w.-]{1,31}+);",
         "&amp;  &#39;  &#x27;  &nbsp;  &brandShortName;",
         "a & b;  R&D  &;  &#;",
-        "HTML, character references; XML 1.0, 4.1",
     ),
+    # RFC 3986
     Rule(
         "url",
         r"://|www\.|(?:mailto|tel|data|magnet|urn|doi):",
@@ -267,32 +252,32 @@ RULES: Final = (
         "https://example.org/a?b=c(d)  http://example.org  www.example.org  https://en.wikipedia.org/wiki/A_(b)"
         "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://한국.kr/a  https://x.org/{id}/y  tel:+49-30-1",
         "http  ://  www.  hotel: 5  data: a",
-        "RFC 3986",
     ),
+    # RFC 5322, 3.4.1
     Rule(
         "email",
         "@",
         r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
         "anna@example.org  a.b+c@example.co.uk  o'brien@example.org  info@사이트.한국  홍길동@example.org",
         "a@b  @anna  a@b.  @a.de",
-        "RFC 5322, 3.4.1",
     ),
+    # Mastodon, GitHub, npm
     Rule(
         "mention",
         "@",
         r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8})?",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
         "x@y  @ home  @  @_  @0.00",
-        "Mastodon, GitHub, npm",
     ),
+    # what services take for hashtags; CSS colours
     Rule(
         "hashtag",
         "#",
         r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|(?!\d{1,4}+(?:st|nd|rd|th)\b)\d{0,4}+[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
         "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어  #100DaysOfCode",
         "#1 hit  #1st  #2nd  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
-        "what services take for hashtags; CSS colours",
     ),
+    # Semantic Versioning; PEP 440
     Rule(
         "version",
         r"\d\.\d|v\d",
@@ -300,23 +285,22 @@ RULES: Final = (
         r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3}|/\d{1,3})?(?!⟨W⟩|[.,]\d)",
         "v1.2.3  1.2.3  1.2.3-rc1  1.2.3rc1  v2  192.168.0.1  10.0.0.0/8  1.0.0+build.5",
         "1.5  30.11.2026  2026.11.30  1.234.567  1.2.26  v  3.14",
-        "Semantic Versioning; PEP 440",
     ),
+    # IEC 80000-13; CSS
     Rule(
         "unit",
         r"\d(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:⟨GLUED⟩))",
         r"(?<![\w.,])\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?(?:⟨UNIT⟩|⟨GLUED⟩))(?!⟨W⟩)",
         "10px  16 GB  5GHz  44.1kHz  1.5em  720p",
         "1.5 GB  5 apples  10 Gb  12 pt",
-        "IEC 80000-13; CSS",
     ),
+    # C, JSON, LaTeX
     Rule(
         "escape",
         r"\\",
         r"\\(?:[nrt](?![a-z])|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[\"\\]|[A-Za-z]{1,30}+)",
         r"\n  \t  \u00e9  \textbf  \"",
         r"\  \ n  \1",
-        "C, JSON, LaTeX",
     ),
 )
 """The rules, in the order in which they are tried at each place."""

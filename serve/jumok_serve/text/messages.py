@@ -2,8 +2,8 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from jumok_serve.tasks.stand_ins import Hole
 
@@ -70,18 +70,20 @@ class Message(NamedTuple):
     def _spelled(self, number: int, parts: Sequence[str | Hole], doubled: bool) -> list[str | Hole]:
         """Return the parts of a branch with escapes; what is as in the message is spelled as there."""
         branch = self.branches[number]
-        known = dict[str, str]()
-        position = branch.first
-        for hole in (*branch.holes, Hole(branch.after, branch.after, "")):
-            text = self.text[position : hole.first]
-            known[unescaped(text)] = text
-            position = hole.after
+        texts = (self.text[first:after] for first, after in gaps(branch.holes, branch.first, branch.after))
+        known = {unescaped(text): text for text in texts}
         special = _ANY_APOSTROPHE if doubled else _APOSTROPHE
         marks = r"[{}#]++" if branch.numbered else r"[{}]++"
         return [
             part if isinstance(part, Hole) else known.get(part) or re.sub(marks, r"'\g<0>'", special.sub("''", part))
             for part in parts
         ]
+
+
+def gaps(places: Iterable[Sequence[Any]], first: int, after: int) -> Iterator[tuple[int, int]]:
+    """Yield what is before, between and after holes or places of a part of a text."""
+    edges = [first, *(edge for place in places for edge in place[:2]), after]
+    return zip(edges[::2], edges[1::2], strict=True)
 
 
 def unescaped(text: str) -> str:

@@ -16,61 +16,51 @@ from jumok_serve.native import ForeignCode
 # ruff: noqa: RUF001
 
 
-_ANY = """
-    approx ca cf col dept ed eds eq eqs est et al etc ex fig figs ft gal ill in incl lb lbs max min no nos nr op oz p
-    par pg pl pp pt pts ref refs resp sec sect sq tab tel viz vol vols vs yd yds
-"""
-_BEFORE_NUMBERS = {
-    "en": "app art ch chap jan feb mar apr jun jul aug sept oct nov dec fl para st ver",
-    "de": "abb abs abschn anm art aufl bd bde bl bspw bzgl bzw evtl gegr gem ggf hrsg insb jan feb apr jul aug "
+def _words_of(**languages: str) -> Mapping[str, frozenset[str]]:
+    return {language: frozenset(words.split()) for language, words in languages.items()}
+
+
+_BEFORE_NUMBERS = _words_of(
+    und="approx ca cf col dept ed eds eq eqs est et al etc ex fig figs ft gal ill in incl lb lbs max min no nos nr op "
+    "oz p par pg pl pp pt pts ref refs resp sec sect sq tab tel viz vol vols vs yd yds",
+    en="app art ch chap jan feb mar apr jun jul aug sept oct nov dec fl para ver",
+    de="abb abs abschn anm art aufl bd bde bl bspw bzgl bzw evtl gegr gem ggf hrsg insb jan feb apr jul aug "
     "sept okt nov dez kap mind num rd s sog spez str tsd u usw v vgl z zzgl zz",
-    "fr": "art av chap cf éd env fasc janv févr avr juil sept oct nov déc n num paragr réf t v",
-    "es": "aprox art av avda cap ed ej fig gral máx mín n núm p pág págs párr tel tít v vol",
-    "it": "art cap cfr circa ecc es fig n num pag pagg par s tav v vol",
-    "ru": "абз авг апр вв гл дек илл им июл июн кв корп млн млрд напр нояб обл ок окт пер пл прим рис руб сек сент "
-    "см ср стр табл тел тыс ул февр экз янв",
-    "pt": "art aprox cap ed fig n nº núm pág págs séc tel vol",
-    "nl": "afb art bijv blz ca fig hfdst nr par tab",
-    "pl": "art im np nr ok pkt por poz prof rys s str tab tj tys ul ust zob",
-    "sv": "bl ca enl ex fig kap nr s tab t",
-}
-_TITLES = {
-    "en": "adm brig capt cdr cmdr col cpl dr gen gov hon jr lt maj messrs mr mrs ms mt mx prof pvt rep rev sen "
-    "sgt sr st",
-    "de": "dipl dr fa fam fr frl gebr hl hr ing kfm mag med phil prof st",
-    "fr": "av bd dr drs fg gal imp m me mgr mlle mlles mm mme mmes mr pl pr prof st ste vve",
-    "es": "d da dr dra dña excmo excma ing lic prof profa sr sra sres sras srta srtas sta sto ud uds vd vds",
-    "it": "arch avv dott dr egr gent geom ill ing mons on prof rag rev sig sigg sigra sra s",
-    "ru": "акад бул г гг гор гр д дер доц им к кв ж м о обл оз пер пл пос пр просп проф р рис с св см т тов ул",
-    "pt": "dr dra eng exmo exma prof profa sr sra srs sras srta sta sto d",
-    "nl": "dhr dr drs ds ing ir mej mevr mr mw prof",
-    "pl": "bp dr gen hab ks mgr płk prof ppłk św",
-    "sv": "dr fr hr prof",
-}
-_STARTERS = {
-    "de": "aber alle als also am an auch auf aus bei beide bis da damit dabei dafür danach dann darauf darum "
-    "das dass dazu dem den denn der deren des deshalb die dies diese dieser dieses doch dort du ein eine "
-    "einem einen einer eines einige er es falls für gestern habe haben hat heute hier hinzu ich ihr ihre im in ist "
-    "ja jede jeder jedes jedoch jemand jetzt kann kein keine klicken könnte man manche mancher manches mehrere "
-    "mit morgen muss nach nachdem nicht niemand nun nur ob oder ohne schon sein seine seit seitdem "
-    "sie siehe sind so sobald sollte sonst später trotzdem um und uns unter vgl viele vom von vor wann war waren "
-    "warum was weil weiter weitere welche wenn wer werden weshalb wie wieso wir wird wo woher wohin wollte wurde "
-    "wurden zu zudem zuerst zum zur zwar zwischen",
-}
-
-
-def _words(*lists: str) -> frozenset[str]:
-    return frozenset(word for words in lists for word in words.split())
-
-
-_TITLES_OF: Mapping[str, frozenset[str]] = {language: _words(words) for language, words in _TITLES.items()}
-"""Abbreviations that names follow, without full stop, in small letters."""
-_ABBREVIATIONS_OF: Mapping[str, frozenset[str]] = {
-    language: _words(_ANY, words, _TITLES.get(language, "")) for language, words in _BEFORE_NUMBERS.items()
-}
-"""Abbreviations that small letters, numbers or brackets follow."""
-_OF_ANY_LANGUAGE = _words(_ANY)
-_STARTERS_OF: Mapping[str, frozenset[str]] = {language: _words(words) for language, words in _STARTERS.items()}
+    fr="art chap éd env fasc janv févr avr juil sept oct nov déc n num paragr réf t v",
+    es="aprox art av avda cap ej gral máx mín n núm pág págs párr tít v",
+    it="art cap cfr circa ecc es n num pag pagg tav v",
+    ru="абз авг апр вв гл дек илл июл июн корп млн млрд напр нояб ок окт прим руб сек сент ср стр табл тел тыс "
+    "февр экз янв",
+    pt="art aprox cap n nº núm pág págs séc",
+    nl="afb art bijv blz hfdst",
+    pl="art im np ok pkt por poz rys s str tj tys ul ust zob",
+    sv="bl enl kap s t",
+)
+"""Abbreviations that small letters, numbers or brackets follow, without full stop, in small letters; `und`: of any
+language."""
+_TITLES = _words_of(
+    en="adm brig capt cdr cmdr col cpl dr gen gov hon jr lt maj messrs mr mrs ms mt mx prof pvt rep rev sen sgt sr st",
+    de="dipl dr fa fam fr frl gebr hl hr ing kfm mag med phil prof st",
+    fr="av bd dr drs fg gal imp m me mgr mlle mlles mm mme mmes mr pl pr prof st ste vve",
+    es="d da dr dra dña excmo excma ing lic prof profa sr sra sres sras srta srtas sta sto ud uds vd vds",
+    it="arch avv dott dr egr gent geom ill ing mons on prof rag rev sig sigg sigra sra s",
+    ru="акад бул г гг гор гр д дер доц им к кв ж м о обл оз пер пл пос пр просп проф р рис с св см т тов ул",
+    pt="dr dra eng exmo exma prof profa sr sra srs sras srta sta sto d",
+    nl="dhr dr drs ds ing ir mej mevr mr mw prof",
+    pl="bp dr gen hab ks mgr płk prof ppłk św",
+    sv="dr fr hr prof",
+)
+"""Abbreviations that names follow."""
+_STARTERS = _words_of(
+    de="aber alle als also am an auch auf aus bei beide bis da damit dabei dafür danach dann darauf darum das "
+    "dass dazu dem den denn der deren des deshalb die dies diese dieser dieses doch dort du ein eine einem einen "
+    "einer eines einige er es falls für gestern habe haben hat heute hier hinzu ich ihr ihre im in ist ja jede "
+    "jeder jedes jedoch jemand jetzt kann kein keine klicken könnte man manche mancher manches mehrere mit morgen "
+    "muss nach nachdem nicht niemand nun nur ob oder ohne schon sein seine seit seitdem sie siehe sind so sobald "
+    "sollte sonst später trotzdem um und uns unter vgl viele vom von vor wann war waren warum was weil weiter "
+    "weitere welche wenn wer werden weshalb wie wieso wir wird wo woher wohin wollte wurde wurden zu zudem zuerst "
+    "zum zur zwar zwischen",
+)
 """Words that often begin a sentence, of languages with full stops after ordinals."""
 
 
@@ -126,7 +116,7 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
         first = _FIRST_LETTER.search(line, begin, min(end, begin + REACH))
         capitals = first is not None and first[0].isupper() and next_word.islower()
         return not (capitals or _is_abbreviation(word, language))
-    starters = _STARTERS_OF.get(language, ())
+    starters = _STARTERS.get(language, ())
     ordinal = bool(starters) and _NUMBER.fullmatch(word) is not None and next_word != ""
     return not ordinal or next_word.lower() in starters
 
@@ -134,7 +124,7 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
 def _is_name_part(word: str, language: str, *, alone: bool) -> bool:
     """True for titles and initials, if a name follows them."""
     initials = word.isupper() and (alone or _INITIALS.fullmatch(word) is not None) and word.lower() != _ERA
-    return initials or word.lower().rpartition(".-")[2] in _TITLES_OF.get(language, ())  # Dipl.-Ing., but not next-gen
+    return initials or word.lower().rpartition(".-")[2] in _TITLES.get(language, ())  # Dipl.-Ing., but not next-gen
 
 
 def _is_inside(word: str, after: str, *, spaced: bool) -> bool:
@@ -186,7 +176,8 @@ def _is_marker(sentence: str) -> bool:
 
 def _is_abbreviation(word: str, language: str) -> bool:
     """True if a word is a known abbreviation, or written like one."""
-    if word.lower() in _ABBREVIATIONS_OF.get(language, _OF_ANY_LANGUAGE) or "." in word:
+    known = (_BEFORE_NUMBERS["und"], _BEFORE_NUMBERS.get(language, ()), _TITLES.get(language, ()))
+    if "." in word or any(word.lower() in words for words in known):
         return True
     return word.isalpha() and len(word) <= 4 and not _VOWEL.search(word)
 
@@ -207,19 +198,18 @@ _SENTENCEX = ForeignCode("sentencex")
 _WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")
 """White space that the library fails on after a capital letter, as it takes all white space for one byte."""
 _WIDE_TERMINATORS = "\u3002\uff01\uff1f\uff61\uff0e"
-_TERMINATORS = (
-    "!?\u0589\u061d\u061e\u061f\u06d4\u0700\u0701\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104a\u104b"
-    "\u1362\u1367\u1368\u166e\u1735\u1736\u1803\u1809\u1944\u1945\u1aa8\u1aa9\u1aaa\u1aab\u1b5a\u1b5b\u1b5e\u1b5f"
-    "\u1b7d\u1b7e\u1c3b\u1c3c\u1c7e\u1c7f\u2024\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54\ua4ff\ua60e"
-    "\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uaaf0\uaaf1\uabeb\ufe52\ufe56"
-    "\ufe57\U00010a56\U00010a57\U00010f55\U00010f56\U00010f57\U00010f58\U00010f59\U00010f86\U00010f87\U00010f88"
-    "\U00010f89\U00011047\U00011048\U000110be\U000110bf\U000110c0\U000110c1\U00011141\U00011142\U00011143"
-    "\U000111c5\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c\U000112a9"
-    "\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9\U000115ca\U000115cb\U000115cc\U000115cd\U000115ce"
-    "\U000115cf\U000115d0\U000115d1\U000115d2\U000115d3\U000115d4\U000115d5\U000115d6\U000115d7\U00011641"
-    "\U00011642\U0001173c\U0001173d\U0001173e\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c"
-    "\U00011c41\U00011c42\U00011ef7\U00011ef8\U00011f43\U00011f44\U00016a6e\U00016a6f\U00016af5\U00016b37"
-    "\U00016b38\U00016b44\U00016e98\U0001bc9f\U0001da88\u2026"
+_TERMINAL = """
+    21 3f 589 61d-61f 6d4 700-702 7f9 837 839 83d-83e 964-965 104a-104b 1362 1367-1368 166e 1735-1736 1803 1809
+    1944-1945 1aa8-1aab 1b5a-1b5b 1b5e-1b5f 1b7d-1b7e 1c3b-1c3c 1c7e-1c7f 2024 2026 203c-203d 2047-2049 2e2e 2e3c
+    2e53-2e54 a4ff a60e-a60f a6f3 a6f7 a876-a877 a8ce-a8cf a92f a9c8-a9c9 aa5d-aa5f aaf0-aaf1 abeb fe52 fe56-fe57
+    10a56-10a57 10f55-10f59 10f86-10f89 11047-11048 110be-110c1 11141-11143 111c5-111c6 111cd 111de-111df 11238-11239
+    1123b-1123c 112a9 1144b-1144c 115c2-115c3 115c9-115d7 11641-11642 1173c-1173e 11944 11946 11a42-11a43 11a9b-11a9c
+    11c41-11c42 11ef7-11ef8 11f43-11f44 16a6e-16a6f 16af5 16b37-16b38 16b44 16e98 1bc9f 1da88
+"""
+_TERMINATORS = "".join(
+    chr(code)
+    for first, *_, last in (codes.split("-") * 2 for codes in _TERMINAL.split())
+    for code in range(int(first, 16), int(last, 16) + 1)
 )
 """Characters with the Unicode property Sentence_Terminal, as the library knows them, and the ellipsis."""
 _ALL_TERMINATORS = "." + _WIDE_TERMINATORS + _TERMINATORS
@@ -228,7 +218,6 @@ _COUNTED = str.maketrans({**dict.fromkeys(_ALL_TERMINATORS, "\u3002"), **dict.fr
 _STOP = re.compile("[.][. \t]*|\u2026+|\u3002")
 """A run of punctuation, as the library takes it at once; other full stops than these are runs of one."""
 _PLAIN_END = re.compile("(?<![.\u3002])[.\u3002]+[\"'\u201d\u2019\u00bb)\\]]*(?:\\s+(?![\\da-z])|(?<=\u3002))")
-_LAST_SPACE = re.compile(r"(?s).*\s")
 _ASTRAL_TERMINATORS = [one for one in _ALL_TERMINATORS if one > "\uffff"]
 _MAYBE_STOP = re.compile(
     f"[{re.escape(''.join(set(_ALL_TERMINATORS).difference(_ASTRAL_TERMINATORS)))}"
@@ -315,7 +304,8 @@ def _ends(line: str, language: str, deadline: float | None) -> Iterator[int]:
             first, usable = length // ADVANCE, length - length // LOOKAHEAD
             ends = [end for end in ends if end <= usable]
             # A sentence that is longer goes on in the next piece.
-            length = ends[-1] if ends and ends[-1] >= first else _last_space(piece, first, usable)
+            spaces = (end for end in range(usable, first, -1) if piece[end - 1].isspace())
+            length = ends[-1] if ends and ends[-1] >= first else next(spaces, usable)
         yield from (begin + end for end in ends)
         begin += length
 
@@ -329,16 +319,8 @@ def _piece(line: str, begin: int) -> str:
     stop = next(islice(_STOP.finditer(piece.translate(_COUNTED)), MAX_STOPS, None), None)
     if stop is not None:
         piece = piece[: max(1, stop.start())]
-    if begin + len(piece) < len(line) and piece.count('"') % 2:
-        last = piece.rindex('"')
-        return piece[:last] if last >= len(piece) - len(piece) // LOOKAHEAD else piece
-    return piece
-
-
-def _last_space(piece: str, first: int, end: int) -> int:
-    """Return the index after the last white space of ``piece[first:end]``, or ``end`` without any."""
-    found = _LAST_SPACE.match(piece, first, end)
-    return found.end() if found else end
+    last, is_odd = piece.rfind('"'), begin + len(piece) < len(line) and piece.count('"') % 2
+    return piece[:last] if is_odd and last >= len(piece) - len(piece) // LOOKAHEAD else piece
 
 
 def _split(piece: str, language: str) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.word_alignment import Pair, Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
+from jumok_serve.text.messages import gaps
 from jumok_serve.text.placeholders import Placeholder
 
 _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
@@ -24,6 +25,7 @@ _TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
+_DIGIT: Final = re.compile(r"[.,]?\d")
 _GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
 """Letter behind a copy that is no ending of it, as of a genitive."""
 
@@ -93,10 +95,8 @@ class Splicing:
         self._placeholders = placeholders
         self._target = target
         self._begin = begin
-        self._copies = dict[int, Place]()
         edits = list[Edit]()
         if target == text:
-            self._copies = {number: one.place for number, one in enumerate(placeholders)}
             edits = [Edit(*one.place, number) for number, one in enumerate(placeholders)]
         else:
             waiting: dict[str, deque[int]] = {}
@@ -104,11 +104,10 @@ class Splicing:
                 waiting.setdefault(text[one.start : one.end], deque()).append(number)
             for first, after in _copies_of(waiting, target):
                 if numbers := waiting[target[first:after]]:
-                    number = numbers.popleft()
-                    self._copies[number] = first, after
-                    edits.append(Edit(first, after, number))
+                    edits.append(Edit(first, after, numbers.popleft()))
                 elif first >= begin:
                     edits.append(_widened(target, first, after, begin))
+        self._copies = {edit.number: edit[:2] for edit in edits if edit.number >= 0}
         self._edits = list(self._with_marks(sorted(edits)))
         self.complete = len(self._copies) == len(placeholders)
 
@@ -117,10 +116,8 @@ class Splicing:
 
         Marks that the text has itself stay.
         """
-        edges = [0, *(edge for one in self._placeholders for edge in one.place), len(self._text)]
-        marks = self._marks = _MARKS.difference(
-            *(self._text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
-        )
+        between = gaps([one.place for one in self._placeholders], 0, len(self._text))
+        marks = self._marks = _MARKS.difference(*(self._text[first:after] for first, after in between))
         done = self._begin
         for index, edit in enumerate(edits):
             following = edits[index + 1].first if index + 1 < len(edits) else len(self._target)
@@ -154,10 +151,8 @@ class Splicing:
                 start, place = starts.pop(), places[number]
                 other = places[start]
                 if place < other and self._begin <= edits[place].first:
-                    edits[place], edits[other] = (
-                        edits[place]._replace(number=start),
-                        edits[other]._replace(number=number),
-                    )
+                    for changed, one_of_pair in ((place, start), (other, number)):
+                        edits[changed] = edits[changed]._replace(number=one_of_pair)
         return edits
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
@@ -174,9 +169,8 @@ class Splicing:
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
         edges = sorted({self._begin, *(edge for pair in free for edge in pair.place), len(target)})
-        rests = [  # of copies that broke
-            pair.place for pair in free if self._marks.issuperset(target[slice(*pair.place)])
-        ]
+        # Of copies that broke.
+        rests = [pair.place for pair in free if self._marks.issuperset(target[slice(*pair.place)])]
         for number, one in self._numbered(missing=True):
             read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
@@ -281,9 +275,7 @@ def _copies_of(texts: Collection[str], target: str) -> list[Place]:
 
 def _is_whole(text: str, before: str, after: str) -> bool:
     """True if a text between two others is no part of a longer word or number."""
-    if text[0].isdecimal() and (before[-1:].isdecimal() or (before[-1:] in {".", ","} and before[:1].isdecimal())):
-        return False
-    if text[-1].isdecimal() and (after[:1].isdecimal() or (after[:1] in {".", ","} and after[1:].isdecimal())):
+    if any(edge.isdecimal() and _DIGIT.match(side) for edge, side in ((text[0], before[::-1]), (text[-1], after))):
         return False
     is_word = text[0].isalnum() and text[-1].isalnum() and not text.isdecimal()
     return not (is_word and (_WORD.match(before[-1:]) or _WORD.match(after)))
@@ -328,10 +320,8 @@ def _stands_for(written: str, read: str) -> bool:
 
 def space_between(left: str, right: str, neighbour: str) -> str:
     """Return a space if two characters would touch, but did not where the source has another neighbour."""
-    if left.isspace() or right.isspace() or not (left and right):
+    if not (left and right) or any(one.isspace() or _UNSPACED.match(one) for one in (left, right)):
         return ""
     if unicodedata.category(left) in _OPENING or _is_stop(right):
-        return ""
-    if _UNSPACED.match(left) or _UNSPACED.match(right):
         return ""
     return " " if neighbour.isspace() or (left.isalnum() and right.isalnum() and not neighbour.isalnum()) else ""

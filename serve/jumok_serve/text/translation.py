@@ -4,11 +4,11 @@ import math
 import re
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, islice, pairwise
 from typing import Any, NamedTuple, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
@@ -27,7 +27,8 @@ from jumok_serve.tasks.translation import PendingSentences, check_parameters, su
 from jumok_serve.tasks.word_alignment import Pair, Place, TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
-from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
+from jumok_serve.text.messages import gaps
+from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText, joined_holes
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,
     SplitText,
@@ -165,39 +166,32 @@ class Translated(NamedTuple):
     timings: Timings
 
 
+@dataclass(eq=False)
 class PendingTexts:
     """Texts whose sentences are in the engine; see `PendingOfModel`.
 
-    Args:
+    Attributes:
         sentences: the sentences of all texts.
         aligner: aligns words of texts with tags and placeholders; None: there are none, or the model has no aligner.
-        prefixes: beginnings of the translations.
+        prefixes: beginnings of the translations, one of each text.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
-    def __init__(
-        self,
-        sentences: PendingSentences,
-        texts: Sequence[AnnotatedText],
-        aligner: TeacherForcing | None,
-        prefixes: Sequence[str] = (),
-        *,
-        length_penalty: float,
-    ) -> None:
-        self._sentences = sentences
-        self._texts = texts
-        self._prefixes = prefixes or [""] * len(texts)
-        self._aligner = aligner
-        self._length_penalty = length_penalty
-        self._firsts = [0, *accumulate(text.num_sources for text in texts)]
-        self._decoded: list[list[str]] = [[] for _ in texts]  # finished sentences of each text
-        self.cancel = sentences.cancel
-        self.timings = sentences.timings
+    sentences: PendingSentences
+    texts: Sequence[AnnotatedText]
+    aligner: TeacherForcing | None
+    prefixes: Sequence[str]
+    length_penalty: float
+
+    def __post_init__(self) -> None:
+        self.cancel, self.timings = self.sentences.cancel, self.sentences.timings
+        self._firsts = [0, *accumulate(text.num_sources for text in self.texts)]
+        self._decoded: list[list[str]] = [[] for _ in self.texts]  # finished sentences of each text
 
     @property
     def futures(self) -> tuple[Future[Decoded], ...]:
         """See `Pending`."""
-        return self._sentences.futures
+        return self.sentences.futures
 
     @property
     def has_placeholders(self) -> bool:
@@ -207,27 +201,26 @@ class PendingTexts:
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
         return [
-            PendingTexts(
-                self._sentences.part(*self._firsts[index : index + 2]),
-                [text],
-                self._aligner,
-                self._prefixes[index : index + 1],
-                length_penalty=self._length_penalty,
+            replace(
+                self,
+                sentences=self.sentences.part(*self._firsts[index : index + 2]),
+                texts=[text],
+                prefixes=self.prefixes[index : index + 1],
             )
-            for index, text in enumerate(self._texts)
+            for index, text in enumerate(self.texts)
         ]
 
     def stable_texts(self) -> list[str]:
         """See `Pending`."""
         return [
             "" if text.document is not None or text.blocks[0].branches else self._stable_text(index)
-            for index, text in enumerate(self._texts)
+            for index, text in enumerate(self.texts)
         ]
 
     def _stable_text(self, index: int) -> str:
-        text, first, decoded = self._texts[index].blocks[0], self._firsts[index], self._decoded[index]
-        while len(decoded) < len(text.sources) and self._sentences.is_final(first + len(decoded)):
-            stable = self._sentences.stable_text(first + len(decoded))
+        text, first, decoded = self.texts[index].blocks[0], self._firsts[index], self._decoded[index]
+        while len(decoded) < len(text.sources) and self.sentences.is_final(first + len(decoded)):
+            stable = self.sentences.stable_text(first + len(decoded))
             if text.placeholders and text.placeholders[len(decoded)]:
                 splicing = self._splicing(index, text, len(decoded), stable)
                 if not splicing.complete:
@@ -238,7 +231,7 @@ class PendingTexts:
             return text.joined(decoded)
         if text.placeholders and text.placeholders[len(decoded)]:
             return text.begun(decoded)
-        return text.begun([*decoded, self._sentences.stable_text(first + len(decoded))])
+        return text.begun([*decoded, self.sentences.stable_text(first + len(decoded))])
 
     def _splicing(self, index: int, sentences: Sentences, number: int, target: str) -> Splicing:
         """Return the splicing of a sentence's translation.
@@ -250,17 +243,17 @@ class PendingTexts:
         text = sentences.text_of(number)
         if not sentences.sources[number].token_ids:  # nothing but placeholders
             target = text
-        prefix = self._prefixes[index] if sentences is self._texts[index].blocks[0] and number == 0 else ""
+        prefix = self.prefixes[index] if sentences is self.texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
         return Splicing(text, sentences.placeholders[number], target, begin)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
-        translations = self._sentences.collect()
+        translations = self.sentences.collect()
         splicings = self._splicings(translations)
-        pairs = {} if self._aligner is None else self._aligned_words(self._aligner, translations, splicings)
+        pairs = {} if self.aligner is None else self._aligned_words(self.aligner, translations, splicings)
         for (index, rank), splicing in splicings.items():
-            self._sentences.deadline.check("placeholders were placed")
+            self.sentences.deadline.check("placeholders were placed")
             spliced = splicing.spliced(pairs.get((index, rank)))
             hypotheses = list(translations[index].hypotheses)
             hypotheses[rank] = with_placeholders(hypotheses[rank], spliced)
@@ -269,13 +262,13 @@ class PendingTexts:
                 pairs[index, rank] = spliced.words(pairs[index, rank])
         return [
             self._joined(text, translations, pairs, first)
-            for text, first in zip(self._texts, self._firsts, strict=False)
+            for text, first in zip(self.texts, self._firsts, strict=False)
         ]
 
     def _blocks(self) -> Iterator[tuple[int, int, Block | None, Sentences]]:
         """Yield all blocks and branches with the indices of their text and of their first source."""
         first = 0
-        for index, text in enumerate(self._texts):
+        for index, text in enumerate(self.texts):
             for block, sentences in text.spanned:
                 for part in (sentences, *sentences.branches):
                     yield index, first, block, part
@@ -306,22 +299,15 @@ class PendingTexts:
                     key = first + number, rank
                     if tagged or (key in splicings and not splicings[key].complete):
                         inside[key] = part.text_of(number)
-        attended = self._sentences.attended(list(inside), aligner)
+        attended = self.sentences.attended(list(inside), aligner)
         alignments = []
         for key, one in attended.items():
-            self._sentences.deadline.check("words were aligned")
+            self.sentences.deadline.check("words were aligned")
             index, rank = key
             source, target = inside[key], translations[index].hypotheses[rank].text
-            alignments.append(
-                TokenAlignment(
-                    one.weights,
-                    source,
-                    token_places(one.source_tokens, source),
-                    target,
-                    token_places(one.target_tokens, target),
-                )
-            )
-        return dict(zip(attended, align_words(alignments, self._sentences.deadline.check), strict=True))
+            columns, rows = token_places(one.source_tokens, source), token_places(one.target_tokens, target)
+            alignments.append(TokenAlignment(one.weights, source, columns, target, rows))
+        return dict(zip(attended, align_words(alignments, self.sentences.deadline.check), strict=True))
 
     def _joined(
         self,
@@ -347,13 +333,16 @@ class PendingTexts:
                 if block is not None:
                     written[block] = block.escape(joined.text)
             elif block is not None:
-                self._sentences.deadline.check("tags were placed")
+                self.sentences.deadline.check("tags were placed")
                 aligned = [
                     None if (found := pairs.get((index, 0))) is None else _with_terms(found, translations[index])
                     for index in range(first, after)
                 ]
-                texts = [one.text for one in of_block]
-                forms = list(_written_forms(block, joined))
+                texts, placed = (
+                    [one.text for one in of_block],
+                    _placed(block.read or ReadText(""), joined.hypotheses[0]),
+                )
+                forms = [WrittenForm(*span, block.written[number]) for span, number in placed]
                 written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms=forms)
             elif sentences.placeholders:
                 joined = _in_given(joined, sentences.read)
@@ -361,12 +350,8 @@ class PendingTexts:
             first += len(sentences.all_sources)
         if text.document is None:
             return blocks[0]
-        terms = (term for block in blocks for term in block.hypotheses[0].terms)
-        return self._as_one(
-            blocks,
-            text.document.written(written.__getitem__),
-            terms=tuple(replace(term, source_span=None, target_span=None) for term in terms),  # places are of blocks
-        )
+        terms = _without_places(block.hypotheses[0] for block in blocks)
+        return self._as_one(blocks, text.document.written(written.__getitem__), terms=terms)
 
     def _message(
         self, sentences: Sentences, whole: Translation, translations: Sequence[Translation], first: int
@@ -379,24 +364,20 @@ class PendingTexts:
         """
         message = sentences.read.message
         assert message is not None
-        branches = list[Translation]()
+        branches, others, parts = list[Translation](), list[Hypothesis](), list[list[str | Hole]]()
         for branch in sentences.branches:
             after = first + len(branch.sources)
             branches.append(self._joined_sentences(branch, translations[first:after]))
+            others.append(branches[-1].hypotheses[0])
+            parts.append(_parts(branch.read, others[-1]))
             first = after
-        zipped = zip(sentences.branches, branches, strict=True)
-        parts = [_parts(branch.read, one.hypotheses[0]) for branch, one in zipped]
         return replace(
             whole,
             hypotheses=tuple(
                 replace(
                     one,
                     text=message.written([_parts(sentences.read, one), *parts]),
-                    terms=tuple(
-                        replace(term, source_span=None, target_span=None)
-                        for of_branch in (one, *(branch.hypotheses[0] for branch in branches))
-                        for term in of_branch.terms
-                    ),
+                    terms=_without_places((one, *others)),
                 )
                 for one in whole.hypotheses
             ),
@@ -424,7 +405,7 @@ class PendingTexts:
         ended = all(one.finish_reason is FinishReason.EOS for one in best)
         hypothesis = Hypothesis(
             text=text,
-            score=normalized_score(math.fsum(token_scores), len(token_scores), self._length_penalty),
+            score=normalized_score(math.fsum(token_scores), len(token_scores), self.length_penalty),
             tokens=tuple(token for one in best for token in one.tokens),
             token_ids=tuple(token for one in best for token in one.token_ids),
             token_scores=token_scores,
@@ -442,13 +423,18 @@ class PendingTexts:
         )
 
 
+def _without_places(hypotheses: Iterable[Hypothesis]) -> tuple[AppliedTerm, ...]:
+    """Return the terms of parts of a text, whose places are of the parts."""
+    return tuple(replace(term, source_span=None, target_span=None) for one in hypotheses for term in one.terms)
+
+
 def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
     """Return a hypothesis with the placeholders of its text, and the terms in the order of the text."""
     terms = list[AppliedTerm]()
     for term in hypothesis.terms:
         span = term.target_span
         if span is not None:
-            moved = TextSpan(spliced.moved(span.first), spliced.moved(span.first) + span.after - span.first)
+            moved = span.moved(spliced.moved(span.first) - span.first)
             same = spliced.text[moved.first : moved.after] == hypothesis.text[span.first : span.after]
             term = replace(term, target_span=moved if same else None)  # noqa: PLW2901
         terms.append(term)
@@ -507,21 +493,12 @@ def _parts(read: ReadText, hypothesis: Hypothesis) -> list[str | Hole]:
     return [*parts, hypothesis.text[done:]]
 
 
-def _written_forms(block: Block, translation: Translation) -> Iterator[WrittenForm]:
-    """Yield how the placeholders of a block's translation are written, in their order."""
-    if block.read is not None:
-        for span, number in _placed(block.read, translation.hypotheses[0]):
-            yield WrittenForm(span.first, span.after, block.written[number])
-
-
 def _in_given(translation: Translation, read: ReadText) -> Translation:
     """Return a translation whose terms have their places in the text as given."""
 
     def moved(term: AppliedTerm) -> AppliedTerm:
-        if term.source_span is None:
-            return term
-        first, after = term.source_span.first, term.source_span.after
-        return replace(term, source_span=TextSpan(read.given_place(first), read.given_place(after)))
+        span = term.source_span
+        return term if span is None else replace(term, source_span=TextSpan(*map(read.given_place, span)))
 
     hypotheses = (replace(one, terms=tuple(map(moved, one.terms))) for one in translation.hypotheses)
     return replace(translation, hypotheses=tuple(hypotheses))
@@ -562,9 +539,8 @@ def submit_texts(
         target_prefixes = [
             _read_prefix(prefix, text.blocks[0]) for prefix, text in zip(target_prefixes, annotated, strict=True)
         ]
-        prefixes = list[str | None]()
-        for prefix, count in zip(target_prefixes, counts, strict=True):
-            prefixes += [prefix, *[None] * (count - 1)]
+        zipped = zip(target_prefixes, counts, strict=True)
+        prefixes = [one for prefix, count in zipped for one in (prefix, *[None] * (count - 1))]
     blocks = [block for text in annotated for block in text.blocks]
     with blamed_texts(partial(text_of_part, counts)):
         sentences = submit_sources(
@@ -583,8 +559,8 @@ def submit_texts(
         sentences,
         annotated,
         model.teacher_forcing if aligns else None,
-        [prefix or "" for prefix in target_prefixes or ()],
-        length_penalty=options.length_penalty,
+        [prefix or "" for prefix in target_prefixes or [None] * len(texts)],
+        options.length_penalty,
     )
 
 
@@ -624,15 +600,11 @@ def _annotated(
     with blamed_texts(lambda part: text_of_part(counts, text_of_part(sizes, part))):
         read = iter(read_sentences(inputs, list(zip(blocks, split_blocks, strict=True)), direction, parameters))
     return [
-        AnnotatedText(document, [_with_branches(next(read), block, read) for block in of_text])
+        AnnotatedText(
+            document, [replace(next(read), branches=tuple(islice(read, len(block.branches)))) for block in of_text]
+        )
         for document, of_text in zip(documents, of_texts, strict=True)
     ]
-
-
-def _with_branches(sentences: Sentences, block: ReadText, following: Iterator[Sentences]) -> Sentences:
-    """Return the sentences of a message's first branch with those of the others."""
-    branches = tuple(islice(following, len(block.branches)))
-    return replace(sentences, branches=branches) if branches else sentences
 
 
 def read_document(
@@ -680,30 +652,23 @@ def split_all(texts: Sequence[ReadText], direction: Direction, parameters: Trans
                     error.field = f"contents[{index}]"
                 raise
             if read.placeholders:
-                found = _around(found, read.placeholders)
+                found = _around(found, read)
         split_texts.append(found)
         left -= len(found.sentences)
     return split_texts
 
 
-def _around(found: SplitText, placeholders: Sequence[Placeholder]) -> SplitText:
+def _around(found: SplitText, read: ReadText) -> SplitText:
     """Join sentences around placeholders, and make sentences of placeholders between them."""
-    text = found.kept[0] + "".join(chain.from_iterable(zip(found.sentences, found.kept[1:], strict=True)))
-    places, end = [(one.start, one.end) for one in placeholders], len(found.kept[0])
+    places, end = [Hole(*one.place, "") for one in read.placeholders], len(found.kept[0])
     for sentence, kept in zip(found.sentences, found.kept[1:], strict=True):
         if sentence:
-            places.append((end, end + len(sentence)))
+            places.append(Hole(end, end + len(sentence), ""))
         end += len(sentence) + len(kept)
-    joined = list[tuple[int, int]]()
-    for first, after in sorted(places):
-        if joined and first < joined[-1][1]:
-            joined[-1] = joined[-1][0], max(after, joined[-1][1])
-        else:
-            joined.append((first, after))
-    edges = [0, *chain.from_iterable(joined), len(text)]
+    joined = joined_holes(places)
     return SplitText(
-        tuple(text[first:after] for first, after in joined),
-        tuple(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True)),
+        tuple(read.text[one.first : one.after] for one in joined),
+        tuple(read.text[first:after] for first, after in gaps(joined, 0, end)),
     )
 
 
@@ -785,8 +750,8 @@ def read_sentences(
 
 def _without(sentence: str, placeholders: Sequence[Placeholder]) -> str:
     """Return a sentence with spaces in place of its placeholders."""
-    edges = [0, *(edge for one in placeholders for edge in (one.start, one.end)), len(sentence)]
-    return " ".join(sentence[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
+    between = gaps([one.place for one in placeholders], 0, len(sentence))
+    return " ".join(sentence[first:after] for first, after in between)
 
 
 def is_text(text: object) -> bool:

@@ -15,7 +15,6 @@ from operator import or_
 from typing import Any, Final, TypeAlias
 
 from pyromark import Markdown, Options, reference_definitions
-from pyromark.event import BrokenLink
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
@@ -96,13 +95,10 @@ MAX_SHOWN: Final = 256
 """Characters of what is not translated that the model may read."""
 _PART_LENGTH: Final = 48
 """Characters of a text that each of its parts counts as, as it takes memory."""
-_OF_LABELS: Final = ("Shortcut", "Collapsed")
 _MASKS: Final = {"blank": b"", "block": b"-   #", "alert": b"#", "definition": b"-"}
 """What the parser reads in place of beginnings of lines: for blocks an item, whose content is indented by four."""
 _NEEDED: Final = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&apos;": "'"}
 _EMPHASIS: Final = frozenset({"Emphasis", "Strong"})
-_LEVELS: Final = 4
-"""Ways of writing a translation, tried in turn."""
 
 
 @dataclass(slots=True)
@@ -224,10 +220,8 @@ class _Reader:
     """Finds the texts of a file, or of a part of one."""
 
     def __init__(self, data: bytes, masked: str, definitions: _Definitions) -> None:
-        def resolve(link: BrokenLink) -> tuple[str, str] | None:
-            return definitions.get(_label(link["reference"]))
-
-        parser = Markdown(options=_OPTIONS, broken_link_callback=resolve if definitions else None)
+        resolve = (lambda link: definitions.get(_label(link["reference"]))) if definitions else None
+        parser = Markdown(options=_OPTIONS, broken_link_callback=resolve)
         self._data = data
         self._events = parser.events_with_range(masked)
         self._block: _Block | None = None
@@ -330,9 +324,13 @@ class _Reader:
     def _written(self, first: int, after: int) -> str:
         return self._data[first:after].decode()
 
+    @property
+    def _last(self) -> _Part | None:
+        return self._block.parts[-1] if self._block and self._block.parts else None
+
     def _add(self, part: _Part) -> _Block:
         block = self._block or self._begin_item(part.first)
-        last = block.parts[-1] if block.parts else None
+        last = self._last
         if last is not None and block.is_cut:
             last.after = max(last.after, part.after)
             return block
@@ -356,25 +354,22 @@ class _Reader:
             return
         written = self._written(first, after)
         part = _Part(Kind.RAW, first, after, written, name, written, (name, _SPACES.sub(" ", value or written).strip()))
-        if name == "Html" or (name == "InlineMath" and self._data[after : after + 1].isdigit()):
+        if name in {"FootnoteReference", "InlineHtml"}:
+            part.shown = ""
+        if name == "Code":
+            part.shown = value if value in written else written.strip("` ")
+        elif name == "Html" or (name == "InlineMath" and self._data[after : after + 1].isdigit()):
             part.role = Kind.TEXT  # of HTML, or two amounts of dollars
         elif name == "SoftBreak":
             part.role, part.shown = Kind.TEXT, " "
         elif name == "HardBreak":
             part.role, part.shown, part.key, part.name = Kind.EMPTY, "", (), "br"
-        elif name == "DisplayMath" and self._block and self._block.parts and self._block.parts[-1].kind == "SoftBreak":
+        elif name == "DisplayMath" and self._block and self._last and self._last.kind == "SoftBreak":
             part.first = self._block.parts.pop().first  # it has lines of its own
             part.role, part.name, part.written = Kind.EMPTY, "br", self._written(part.first, after)
         elif name == "InlineHtml":
             tokens = list(scan(written, html=True))
             part.role, part.name = (tokens[0].kind, tokens[0].name) if len(tokens) == 1 else (Kind.RAW, "")
-        part.shown = (
-            (value if value in written else written.strip("` "))
-            if name == "Code"
-            else ""
-            if name in {"FootnoteReference", "InlineHtml"}
-            else part.shown
-        )
         self._add(part)
 
     def _add_text(self, text: str, first: int, after: int) -> None:
@@ -386,10 +381,7 @@ class _Reader:
             start, end = self._next.span()
             if first <= start:
                 self._add_plain(self._written(first, start), first, start)
-                raw, last = (
-                    self._written(start, end),
-                    self._block.parts[-1] if self._block and self._block.parts else None,
-                )
+                raw, last = self._written(start, end), self._last
                 if raw[0] == "{" and last and last.after == start and last.role in {Kind.END, Kind.RAW}:
                     last.written, last.after = last.written + raw, end
                     last.tail = None if last.tail is None else last.tail + raw
@@ -543,10 +535,6 @@ def _signature(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
     return found
 
 
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
-
-
 class _Writer:
     """Writes the parts of a translation as Markdown.
 
@@ -554,6 +542,9 @@ class _Writer:
         level: what is escaped: up to 1 only what the file escapes, then what may become a mark, at last all that can
             be. From 1 on marks of emphasis are those that are read as marks between their neighbours. Between a mark
             and a letter some are none: the letter is then written as an entity.
+
+    Attributes:
+        written: the characters.
     """
 
     def __init__(self, block: _Block, parts: Sequence[_Part], level: int) -> None:
@@ -579,15 +570,7 @@ class _Writer:
             elif not written:
                 written = f"![{self._escape(part.shown)}{part.tail if part.label is None else f'][{part.label}]'}"
             self._out.append(written)
-
-    def written(self, *, again: bool) -> str:
-        """Return the characters.
-
-        Args:
-            again: for parsing alone, without what is before lines.
-        """
-        written = "".join(self._out)
-        return _PREFIX.sub("", written) if again else written
+        self.written = "".join(self._out)
 
     def _text(self, index: int) -> str:
         text, behind = self._parts[index].shown, self._parts[index + 1] if index + 1 < len(self._parts) else None
@@ -636,7 +619,8 @@ class _Writer:
 
     @staticmethod
     def _needs_entity(inside: str, outside: str, mark: str) -> bool:
-        return not outside.isspace() and not _is_mark(outside) and ("_" in mark or _is_mark(inside))
+        inside_mark, outside_mark = (unicodedata.category(one)[0] in "PS" for one in (inside, outside))
+        return not outside.isspace() and not outside_mark and ("_" in mark or inside_mark)
 
 
 def _write(  # noqa: PLR0917 - kept for each text, as few objects
@@ -653,14 +637,16 @@ def _write(  # noqa: PLR0917 - kept for each text, as few objects
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
     kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}
-    for level in range(_LEVELS):
+    for level in range(2 + len(_SPECIAL)):
         writer = _Writer(block, parts, level)
-        again = block.before + writer.written(again=True) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
+        again = (
+            block.before + _PREFIX.sub("", writer.written) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
+        )
         *_, masked = _mask(data := again.encode())
         found = list(filter(None, _Reader(data, masked, definitions).blocks()))
         fits = len(found) == cells + 1 + len(notes) and found[cells].kind in kinds
         if fits and _signature(found[cells].parts) == intended:
-            return writer.written(again=False)
+            return writer.written
     raise InvalidArgumentError(
         f"file: line {line}: its marks cannot be kept around the words of the translation: translate it by hand",
         field="file",

@@ -14,16 +14,8 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
-from jumok_serve.text.markup.structure import (
-    BLOCKS,
-    IGNORED,
-    Structure,
-    find_structure,
-    ignored_names,
-    join_scripts,
-    mend,
-)
-from jumok_serve.text.messages import parse_message
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, Structure, find_structure, ignored_names, mend
+from jumok_serve.text.messages import gaps, parse_message
 from jumok_serve.text.placeholders import PlaceholderReader, ReadText, joined_holes
 
 
@@ -56,6 +48,14 @@ class Span:
             self.closing += " "
         else:
             self.opening += " "
+
+
+def all_spans(spans: Sequence[Span]) -> Iterator[Span]:
+    """Yield spans, each before those inside of it."""
+    waiting = [*reversed(spans)]
+    while waiting:
+        yield (span := waiting.pop())
+        waiting += reversed(span.children)
 
 
 @dataclass(eq=False, slots=True)
@@ -143,17 +143,14 @@ def parse(
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
     """
     try:
-        tokens = (
-            join_scripts(mend(list(scan(text, html=True)), ignored_names(kind, rules)))
-            if kind == "html"
-            else list(read_xml(text))
-        )
+        is_html, ignored = kind == "html", ignored_names(kind, rules)
+        tokens = mend(scan(text, html=True), ignored) if is_html else list(read_xml(text))
     except XmlError as error:
         raise InvalidArgumentError(
             f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"
         ) from None
     tokens = tokens if reader is None else list(_with_messages(tokens, reader))
-    return Document(tuple(_pieces(find_structure(tokens, kind, rules), reader, html_entities=kind == "html")))
+    return Document(tuple(_pieces(find_structure(tokens, kind, rules), reader, html_entities=is_html)))
 
 
 def _with_messages(tokens: Sequence[Token], reader: PlaceholderReader) -> Iterator[Token]:
@@ -171,16 +168,11 @@ def _with_messages(tokens: Sequence[Token], reader: PlaceholderReader) -> Iterat
         return
     parts = list[tuple[int, int, Kind, str]]()
     for branch in message.branches:
-        position = branch.first
-        for hole in (*branch.holes, Hole(branch.after, branch.after, "icu")):
-            if hole.kind in _PARTED:
-                parts.append((position, hole.first, Kind.TEXT, ""))
-                position = hole.after
-            if _PARTED.get(hole.kind):
-                parts.append((hole.first, hole.after, Kind.UNIT, _PARTED[hole.kind]))
+        parted = [hole for hole in branch.holes if hole.kind in _PARTED]
+        parts += ((*gap, Kind.TEXT, "") for gap in gaps(parted, branch.first, branch.after))
+        parts += ((*hole[:2], Kind.UNIT, name) for hole in parted if (name := _PARTED[hole.kind]))
     parts.sort()
-    edges = [0, *(edge for part in parts for edge in part[:2]), len(text)]
-    parts += ((first, after, Kind.SYNTAX, "") for first, after in zip(edges[::2], edges[1::2], strict=True))
+    parts += [(*gap, Kind.SYNTAX, "") for gap in gaps(parts, 0, len(text))]
     parts = sorted(part for part in parts if part[0] < part[1])
     for token, place in zip(tokens, places, strict=False):
         number = bisect_right(parts, place, key=lambda part: part[1])
@@ -211,7 +203,7 @@ def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_enti
         if separate:
             yield from block.pieces()
             block = _BlockBuilder(reader, html_entities=html_entities)
-            literal = token.kind is Kind.CDATA and first not in structure.ignored
+            literal = token.kind is Kind.CDATA and first not in structure.ignored and any(map(str.isalnum, written[9:]))
             yield from _literal(written, reader) if literal else (written,)
         elif first in structure.ignored:
             block.ignore(tokens[first:index])
@@ -230,17 +222,11 @@ def _pieces(structure: Structure, reader: PlaceholderReader | None, *, html_enti
 
 def _literal(written: str, reader: PlaceholderReader | None) -> Iterator[str | Block]:
     """Yield the pieces of literal text in XML."""
-    opening, text, closing = written[:9], written[9:-3], written[-3:]
-    yield opening
-    if any(map(str.isalnum, text)):
-        lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
-        yield text[:lead]
-        block = Block(text[lead:trail], [], literal=True)
-        yield block if reader is None else _with_placeholders(block, reader, (), {})
-        yield text[trail:]
-    else:
-        yield text
-    yield closing
+    first, after = len(written) - len(written[9:].lstrip()), 9 + len(written[9:-3].rstrip())
+    yield written[:first]
+    block = Block(written[first:after], [], literal=True)
+    yield block if reader is None else _with_placeholders(block, reader, (), {})
+    yield written[after:]
 
 
 def _with_placeholders(
@@ -252,10 +238,7 @@ def _with_placeholders(
         known: placeholders beside those that the reader finds.
         written: characters that were written in another form, by their indices.
     """
-    spans, waiting = list[Span](), list(block.spans)
-    while waiting:
-        spans.append(span := waiting.pop())
-        waiting += span.children
+    spans = list(all_spans(block.spans))
     if not spans and not known:
         read = reader.read(block.text)
     else:
@@ -306,22 +289,19 @@ class _BlockBuilder:
             character = html.unescape(found[0]) if self._html or found[0][1] == "#" else _XML_ENTITIES.get(found[0], "")
             self._add(written[end : found.start()])
             end = found.end()
-            self._written.append(found[0])
             if len(character) == 1 and not (character.isspace() and character in _SPACES):
                 self._entities.setdefault(character, found[0])
                 self._forms[self._length] = found[0]
+                self._written.append(found[0])
                 self._append(character)
                 self._has_words = self._has_words or character.isalnum()
             else:
-                self._place(Span(self._length, self._length, found[0]))
+                self.mark(found[0])
         self._add(written[end:])
 
     def open(self, written: str) -> None:
         """Add a start tag."""
-        span = Span(self._length, self._length, written)
-        self._place(span)
-        self._open.append(span)
-        self._written.append(written)
+        self._open.append(self.mark(written))
 
     def close(self, written: str) -> None:
         """Add an end tag."""
@@ -329,10 +309,12 @@ class _BlockBuilder:
         span.end, span.closing = self._length, written
         self._written.append(written)
 
-    def mark(self, written: str) -> None:
+    def mark(self, written: str) -> Span:
         """Add a part without text."""
-        self._place(Span(self._length, self._length, written))
+        span = self._last = Span(self._length, self._length, written, after_space=self._space)
+        (self._open[-1].children if self._open else self._spans).append(span)
         self._written.append(written)
+        return span
 
     def ignore(self, tokens: Sequence[Token]) -> None:
         """Add an element whose content is not translated; the model reads its text, or a stand-in."""
@@ -369,12 +351,10 @@ class _BlockBuilder:
         first = self._written[0]
         yield first[: len(first) - len(first.lstrip(_SPACES))]
         length = len(text.rstrip(" "))
-        waiting, after_space = self._spans[::-1], None
-        while waiting:
-            span = waiting.pop()
+        after_space = None
+        for span in all_spans(self._spans):
             after_space = after_space or (span if length < span.start else None)
             span.start, span.end = min(span.start, length), min(span.end, length)
-            waiting += reversed(span.children)
         if after_space:
             after_space.opening = f" {after_space.opening}"
         block = Block(text[:length], self._spans, self._entities)
@@ -382,11 +362,6 @@ class _BlockBuilder:
         last = self._written[-1]
         if length < len(text) and not after_space:
             yield last[len(last.rstrip(_SPACES)) :] or " "
-
-    def _place(self, span: Span) -> None:
-        span.after_space = self._space
-        self._last = span
-        (self._open[-1].children if self._open else self._spans).append(span)
 
     def _add(self, written: str) -> None:
         if not written:

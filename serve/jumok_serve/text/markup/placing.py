@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from jumok_serve.tasks.word_alignment import Pair, Place, after_particle, words
-from jumok_serve.text.markup.parser import Block, Span
+from jumok_serve.text.markup.parser import Block, Span, all_spans
 
 THRESHOLD = 0.5
 """A word gains if more than this share of its source words is inside of the span."""
@@ -60,13 +61,7 @@ class WrittenForm(NamedTuple):
 
 def needs_alignment(block: Block) -> bool:
     """True if a span or a mark begins or ends inside of the text."""
-    waiting = list(block.spans)
-    while waiting:
-        span = waiting.pop()
-        if not {span.start, span.end} <= {0, len(block.text)}:
-            return True
-        waiting += span.children
-    return False
+    return any(not {span.start, span.end} <= {0, len(block.text)} for span in all_spans(block.spans))
 
 
 def write_block(
@@ -248,37 +243,28 @@ def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Spa
 
 def _middle(one: _Candidate) -> float:
     """Return the mean place of the words that gain, or the middle of the best."""
-    gains = one.gains
-    inside = [place for place, gain in enumerate(gains) if gain > 0]
-    if inside:
-        return one.window[0] + sum(inside) / len(inside)
-    return one.window[0] + float(gains.index(max(gains)) if gains else 0)
+    inside = [place for place, gain in enumerate(one.gains) if gain > 0]
+    inside = inside or [one.gains.index(max(one.gains)) if one.gains else 0]
+    return one.window[0] + sum(inside) / len(inside)
 
 
 def _place_group(target: _Target, spans: Sequence[tuple[Span, Interval]]) -> dict[Span, Interval]:
     """Place siblings in the order of the source or of the target, whichever gains more."""
-    words = min(window[0] for _, window in spans), max(window[1] for _, window in spans)
-    target.cells -= len(spans) * (words[1] - words[0])
+    lo, hi = min(window[0] for _, window in spans), max(window[1] for _, window in spans)
+    target.cells -= len(spans) * (hi - lo)
     if target.cells < 0:
-        return target.in_order([span for span, _ in spans], words)
+        return target.in_order([span for span, _ in spans], (lo, hi))
     group = [_Candidate(span, window, target.gains(span, window)) for span, window in spans]
-    lo, hi = min(one.window[0] for one in group), max(one.window[1] for one in group)
-    by_target = sorted(group, key=_middle) if len(group) > 1 else group
-    total, intervals = best_intervals([_widened(one, lo, hi) for one in by_target])
-    order: Sequence[_Candidate] = by_target
-    if any(one is not other for one, other in zip(by_target, group, strict=True)):
-        of_source, others = best_intervals([_widened(one, lo, hi) for one in group])
-        if of_source > total:
-            order, intervals = group, others
+    orders = [sorted(group, key=_middle)]
+    orders += [] if orders[0] == group else [group]
+    found = [(order, *best_intervals([_widened(one, lo, hi) for one in order])) for order in orders]
+    order, _, intervals = max(found, key=itemgetter(1))
     return {one.span: (lo + first, lo + after) for one, (first, after) in zip(order, intervals, strict=True)}
 
 
 def _widened(one: _Candidate, lo: int, hi: int) -> Sequence[float]:
     """Return the gains of all words of the group."""
-    first, after = one.window
-    if (first, after) == (lo, hi):
-        return one.gains
-    return [*[OUTSIDE] * (first - lo), *one.gains, *[OUTSIDE] * (hi - after)]
+    return [*[OUTSIDE] * (one.window[0] - lo), *one.gains, *[OUTSIDE] * (hi - one.window[1])]
 
 
 def best_intervals(gains: Sequence[Sequence[float]]) -> tuple[float, list[Interval]]:
@@ -379,18 +365,16 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             parts.append(escape(target[done:place]))
             done = place
 
-    waiting: list[tuple[Span | None, int]] = []
-    ends: list[tuple[Span, int]] = []
+    waiting: list[tuple[Span, int, bool]] = []  # the last is true for the end of a span
 
     def add(siblings: Sequence[Span], limit: int) -> None:
-        waiting.extend((span, limit) for span in _last_first(siblings, found))
+        waiting.extend((span, limit, False) for span in sorted(siblings, key=found.__getitem__)[::-1])
 
     add(spans, len(target))
     while waiting:
-        span, limit = waiting.pop()
-        if span is None:
-            span, place = ends.pop()
-            text_until(place)
+        span, limit, is_end = waiting.pop()
+        if is_end:
+            text_until(limit)
             parts.append(span.closing)
             continue
         first, after = found[span]
@@ -403,16 +387,7 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
         text_until(begin)
         end = done if empty else words[after - 1][1]
         parts.append(span.opening)
-        ends.append((span, end))
-        waiting.append((None, end))
+        waiting.append((span, end, True))
         add(span.children, end)
     text_until(len(target))
     return "".join(parts)
-
-
-def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:
-    """Return siblings in the order of the target, last first."""
-    if len(spans) < 2:
-        return list(spans)
-    places = {span: (*found[span], index) for index, span in enumerate(spans)}
-    return sorted(spans, key=places.__getitem__, reverse=True)

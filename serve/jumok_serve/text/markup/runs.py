@@ -119,11 +119,15 @@ class Paragraph:
     Attributes:
         content: the document; empty if there is nothing to translate.
         nested: paragraphs within its marks.
+        looks: numbers of groups that only say how characters look.
+        element: the file's own name of the element of characters.
     """
 
     def __init__(self, words: Vocabulary) -> None:
         self.content = ""
         self.nested: list[Paragraph] = []
+        self.looks: set[int] = set()
+        self.element = words.characters
         self._words = words
         self._items: list[_Item] = []
         self._raw: list[Raw] = []
@@ -131,18 +135,12 @@ class Paragraph:
         self._literal: dict[int, str] = {}  # breaks that are characters
         self._runs: dict[str, int] = {}  # numbers by look
         self._tags: list[tuple[str, str]] = []  # around the characters of each
-        self._characters = words.characters
         self._firsts: dict[tuple[str, str], int] = {}  # beginnings of ranges, as of bookmarks
         self._ranges: dict[int, tuple[int, int]] = {}  # numbers of both ends, by each of them
-        self._looks: set[int] = set()  # groups that only say how characters look
         self._bases: dict[int, int] = {}  # run of the characters of a group that have no tag
         self._base = -1
         self._head: list[_Item] = []
         self._tail: list[_Item] = []
-
-    def spell(self, characters: str) -> None:
-        """Take the file's own name of the element of characters."""
-        self._characters = characters
 
     def add_text(self, run: Run, text: str) -> None:
         """Add characters, as XML."""
@@ -171,12 +169,6 @@ class Paragraph:
             self._firsts[key] = number
         elif (first := self._firsts.get(key)) is not None:
             self._ranges[first] = self._ranges[number] = first, number
-
-    def add_group(self, tag: str, field: str, *, is_look: bool) -> int:
-        """Add the beginning of a group; returns its number."""
-        number = self.add("open", [tag], field=field)
-        self._looks |= {number} if is_look else set()
-        return number
 
     def fold(self, written: str) -> bool:
         """Add properties to a group, if it has just begun."""
@@ -242,11 +234,8 @@ class Paragraph:
 
     def _close_group(self, done: list[_Item], first: int, last: tuple[int, int]) -> None:
         opening, inside = done[first], done[first + 1 : -1]
-        if (
-            inside
-            and opening.number in self._looks
-            and all(item.kind == "text" and item.text.isspace() for item in inside)
-        ):
+        is_white = bool(inside) and all(item.kind == "text" and item.text.isspace() for item in inside)
+        if is_white and opening.number in self.looks:
             done[first:] = inside  # white space looks like its neighbours
         elif not any(item.kind == "text" for item in inside) or _is_kept(opening.field, inside):
             self._merge(done, first, inside)
@@ -295,10 +284,10 @@ class Paragraph:
         """Write characters of a run."""
         opening, closing = self._tags[number]
         text = text.replace("]]>", "]]&gt;")
-        if not self._characters:
+        if not self.element:
             return f"{opening}{text}{closing}"
         space = ' xml:space="preserve"' if self._words.preserve and text != text.strip() else ""
-        return f"{opening}<{self._characters}{space}>{text}</{self._characters}>{closing}"
+        return f"{opening}<{self.element}{space}>{text}</{self.element}>{closing}"
 
     def _as_xml(self) -> str:
         """Write the items as XML; characters of the most frequent run have no tag."""
@@ -447,6 +436,7 @@ class Element:
                 self._ends[opened.pop()] = index
             elif token.kind is Kind.START:
                 opened.append(index)
+        self._groups = {first for first in self._ends if names[first] in words.groups} - self._bound
 
     def paragraph(self, first: int = 0, depth: int = 1) -> Paragraph:
         """Return the paragraph that begins with a token.
@@ -466,7 +456,7 @@ class Element:
             if groups and groups[-1][1] == index:
                 made.close(groups.pop()[0], self._tokens[index].written)
                 index += 1
-            elif self._is_group(index) and len(groups) < MAX_NESTED:
+            elif index in self._groups and len(groups) < MAX_NESTED:
                 groups.append((self._add_group(made, index), self._ends[index]))
                 index += 1
             else:
@@ -475,16 +465,15 @@ class Element:
         made.finish()
         return made
 
-    def _is_group(self, index: int) -> bool:
-        is_start = self._tokens[index].kind is Kind.START
-        return is_start and self._names[index] in self._words.groups and index not in self._bound
-
     def _add_group(self, made: Paragraph, index: int) -> int:
         """Add the beginning of a group; returns its number."""
         written, instruction = self._tokens[index].written, ""
         if self._names[index] == _FIELD:
             instruction = " " + next((value for key, value in attributes(written) if key.endswith(":instr")), "")
-        return made.add_group(written, instruction, is_look=self._names[index] in self._words.looks)
+        number = made.add("open", [written], field=instruction)
+        if self._names[index] in self._words.looks:
+            made.looks.add(number)
+        return number
 
     def _add(self, made: Paragraph, index: int, runs: list[Run], depth: int) -> int:
         """Add what begins with a token; returns the index of the token after it."""
@@ -507,7 +496,7 @@ class Element:
             opening, closing = runs[-1][1:]
             runs[-1] = Run(f"r{self._look(index, after)}", opening + self._written(index, after), closing)
         elif name and name == words.characters:
-            made.spell(token.name)
+            made.element = token.name
             text = "".join(map(_characters, self._tokens[index:after]))
             made.add_text(runs[-1], text.strip() if words.preserve and "preserve" not in token.written else text)
         elif name in words.written:
@@ -526,10 +515,9 @@ class Element:
         elif name == _INSTRUCTION:
             field = "".join(map(_characters, self._tokens[index:after])) or " "
         elif name.startswith(self._words.shown) and len(raw) == 1:
-            inside = range(index, after)
             shown = "".join(
                 _characters(self._tokens[at])
-                for at in inside
+                for at in range(index, after)
                 if not self._words.characters or self._names[at - 1] == self._words.characters
             )
         kind = "break" if name in self._words.breaks else "hole" if shown.strip() else "mark"
@@ -558,11 +546,10 @@ class Element:
         parts = [_NOISE.sub("", self._tokens[first].written)]
         index = first + 1
         while index < after:
-            last = self._ends.get(index, index) + 1
             if self._names[index] in self._words.ignored:
-                index = last
-                continue
-            parts.append(self._tokens[index].written)
+                index = self._ends.get(index, index)
+            else:
+                parts.append(self._tokens[index].written)
             index += 1
         look = "".join(parts)
         return "" if _NOTHING.fullmatch(look) else look

@@ -2,87 +2,20 @@
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, attributes
 
 BLOCKS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "base",
-        "blockquote",
-        "body",
-        "br",
-        "button",
-        "caption",
-        "center",
-        "col",
-        "colgroup",
-        "dd",
-        "details",
-        "dialog",
-        "dir",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "frame",
-        "frameset",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "head",
-        "header",
-        "hgroup",
-        "hr",
-        "html",
-        "iframe",
-        "legend",
-        "li",
-        "link",
-        "main",
-        "menu",
-        "meta",
-        "nav",
-        "noframes",
-        "noscript",
-        "ol",
-        "optgroup",
-        "option",
-        "p",
-        "param",
-        "pre",
-        "script",
-        "search",
-        "section",
-        "select",
-        "source",
-        "style",
-        "summary",
-        "table",
-        "tbody",
-        "td",
-        "template",
-        "textarea",
-        "tfoot",
-        "th",
-        "thead",
-        "title",
-        "tr",
-        "track",
-        "ul",
-    ]
+    """
+    address article aside base blockquote body br button caption center col colgroup dd details dialog dir div dl
+    dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe
+    legend li link main menu meta nav noframes noscript ol optgroup option p param pre script search section
+    select source style summary table tbody td template textarea tfoot th thead title tr track ul
+    """.split()  # noqa: SIM905
 )
 """Elements of HTML that separate sentences."""
 IGNORED = frozenset("code kbd math pre rp rt samp script style svg template textarea tt var".split())  # noqa: SIM905
@@ -100,8 +33,8 @@ _FORMULA_BEFORE = re.compile(rf"(?<!\w){_FORMULA}$")
 _FORMULA_AFTER = re.compile(rf"{_FORMULA}(?![A-Za-z0-9])")
 
 
-def mend(tokens: Sequence[Token], ignored: Container[str] = IGNORED) -> list[Token]:
-    """Close elements of HTML that are not blocks in the order in which they were opened.
+def mend(tokens: Iterable[Token], ignored: Container[str] = IGNORED) -> list[Token]:
+    """Close elements of HTML that are not blocks in the order in which they were opened, and join formulas.
 
     A tag that comes too late moves; an end without a start stays as a mark. Each tag stays once.
 
@@ -141,13 +74,13 @@ def mend(tokens: Sequence[Token], ignored: Container[str] = IGNORED) -> list[Tok
         mended.append(token)
     while stack:
         close_last()
-    return mended
+    return _with_formulas(mended)
 
 
-def join_scripts(source: Sequence[Token]) -> list[Token]:
+def _with_formulas(source: list[Token]) -> list[Token]:
     """Join sub- and superscripts of HTML with the formula that they are glued to; beside words they are marks."""
     if not any(token.name in SCRIPTS for token in source):
-        return list(source)
+        return source
     tokens, ends, joined, index, last = [*source, Token(Kind.TEXT, "")], find_ends(source), list[Token](), 0, " "
     while index < len(source):
         token, end = tokens[index], ends.get(index, index)
@@ -211,11 +144,11 @@ def ignored_names(kind: MarkupKind, rules: MarkupRules) -> Container[str]:
 def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules) -> Structure:
     """Find the structure of mended tokens."""
     name = str.lower if kind == "html" else str
-    blocks = BLOCKS if kind == "html" else _xml_blocks(tokens)
     splitting = {name(tag) for tag in rules.splitting_tags} | (_cells(tokens) if kind == "html" else set())
     inside = {name(tag) for tag in rules.non_splitting_tags}
     ignored, masks = ignored_names(kind, rules), MASKS.union(map(name, rules.ignore_tags))
     found = Structure(tokens, find_ends(tokens))
+    blocks = BLOCKS if kind == "html" else _xml_blocks(found)
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
@@ -254,18 +187,13 @@ def is_translated(token: Token, kind: MarkupKind, ignored: Container[str]) -> bo
 
 def _ignore(structure: Structure, translated: Mapping[int, bool]) -> None:
     """Find what is not translated: whole elements, and texts beside elements that are, which stay apart from them."""
-    ends, index, around, divided = structure.ends, 0, list[int](), set[int]()
+    ends, index, divided, nearest = structure.ends, 0, set[int](), len(structure.tokens)
+    states = [(nearest, True)]
     if all(translated.values()):
         return
-    for start in sorted(ends) if any(translated.values()) else ():
-        while around and ends[around[-1]] < start:
-            around.pop()
-        for parent in reversed(around) if translated.get(start) else ():
-            if parent in divided:
-                break
-            divided.add(parent)
-        around.append(start)
-    states = [(len(structure.tokens), True)]
+    for start in sorted(ends, reverse=True):
+        divided |= {start} if nearest < ends[start] else set()
+        nearest = start if translated.get(start) else nearest
     while index < len(structure.tokens):
         while states[-1][0] < index:
             states.pop()
@@ -304,41 +232,28 @@ def find_ends(tokens: Sequence[Token]) -> dict[int, int]:
 
 def separate_parents(structure: Structure) -> None:
     """Let elements around a token that separates sentences do so too."""
-    separate, stack = structure.separate, list[int]()
-    for index, token in enumerate(structure.tokens):
-        if separate[index]:
-            for parent in reversed(stack):
-                if separate[parent]:
-                    break
-                separate[parent] = separate[structure.ends[parent]] = True
-        if token.kind is Kind.START and index in structure.ends:
-            stack.append(index)
-        elif stack and structure.ends[stack[-1]] == index:
-            stack.pop()
+    separate, nearest = structure.separate, len(structure.tokens)  # the next token that separates them
+    for index in range(nearest - 1, -1, -1):
+        end = structure.ends.get(index, index)
+        if index < end and nearest <= end:
+            separate[index] = separate[end] = True
+        nearest = index if separate[index] else nearest
 
 
-def _xml_blocks(tokens: Sequence[Token]) -> set[int]:
+def _xml_blocks(structure: Structure) -> set[int]:
     """Return the tags that have no text beside them, and neither have the elements around them."""
-    has_text = {parent for parent, token in _with_parents(tokens) if token.kind is Kind.TEXT and token.written.strip()}
-    blocks: set[int] = set()
-    inline: set[int] = set()
-    ends = find_ends(tokens)
-    for index, (parent, token) in enumerate(_with_parents(tokens)):
-        if token.kind not in {Kind.START, Kind.EMPTY}:
-            continue
-        if parent in has_text or parent in inline:
-            inline.add(index)
-        else:
-            blocks |= {index, ends.get(index, index)}
-    return blocks
-
-
-def _with_parents(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Yield the index of the start tag around each token, -1 without one, and the token."""
-    stack = [-1]
+    tokens, ends, parents, stack = structure.tokens, structure.ends, list[int](), [-1]
     for index, token in enumerate(tokens):
         if token.kind is Kind.END and len(stack) > 1:
             stack.pop()
-        yield stack[-1], token
+        parents.append(stack[-1])
         if token.kind is Kind.START:
             stack.append(index)
+    texts = (one.kind is Kind.TEXT and bool(one.written.strip()) for one in tokens)
+    mixed, blocks = set(compress(parents, texts)), set[int]()  # elements whose tags are inline, and others
+    for index, parent in enumerate(parents):
+        if parent in mixed:
+            mixed.add(index)
+        elif tokens[index].kind in {Kind.START, Kind.EMPTY}:
+            blocks |= {index, ends.get(index, index)}
+    return blocks
