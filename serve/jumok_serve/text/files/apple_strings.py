@@ -95,11 +95,5 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(found[2], 8)) if found[2] is not None else ESCAPED.get(found[3], found[3])
 
 
-FORMATS: Final = {
-    "strings": FileFormat(
-        strings_pieces,
-        "html",
-        RULES,
-        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000),
-    )
-}
+_PARTS: Final = Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000)
+FORMATS: Final = {"strings": FileFormat(strings_pieces, "html", RULES, _PARTS)}

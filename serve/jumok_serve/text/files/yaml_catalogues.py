@@ -144,10 +144,8 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
 def _place(content: str, event: Any) -> tuple[int, int]:
     """Return the place of a string without its anchor and its tag."""
     start, after = event.start_mark.index, event.end_mark.index
-    if event.anchor is not None or event.tag is not None:
-        found = _PROPERTIES.match(content, start, after)
-        start = start if found is None else found.end()
-    return start, after
+    found = _PROPERTIES.match(content, start, after)
+    return start if found is None else found.end(), after
 
 
 def _is_string(event: Any) -> bool:
@@ -232,12 +230,5 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     return place, [wrapped(f"{space}{name}: ", text) for name in missing]
 
 
-FORMATS: Final = {
-    "yaml": FileFormat(
-        yaml_pieces,
-        "html",
-        RULES,
-        Parts(name="lines, brackets and tags", marks="\n[{,:<&", size=200, most=500_000),
-        takes_language=True,
-    )
-}
+_PARTS: Final = Parts(name="lines, brackets and tags", marks="\n[{,:<&", size=200, most=500_000)
+FORMATS: Final = {"yaml": FileFormat(yaml_pieces, "html", RULES, _PARTS)}

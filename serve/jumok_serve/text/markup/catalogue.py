@@ -8,8 +8,8 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from operator import itemgetter
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NoReturn
 
 from jumok_proto.errors import InvalidArgumentError
@@ -141,12 +141,8 @@ class Message(Numbered):
         self._open = list[tuple[int, str]]()
         self._out = list[str]()
         self.has_letters = False
-        first = 0
-        for after, unit in enumerate((*units, _Unit("text", "", separates=True))):
-            if unit.separates:
-                self._add(units[first:after])
-                self._add([unit])
-                first = after + 1
+        for _, group in groupby(units, attrgetter("separates")):
+            self._add(list(group))
         self.markup = "".join(self._out)
 
     def _units(self, text: str, holes: Sequence[Hole]) -> Iterator[_Unit]:
@@ -214,7 +210,7 @@ class Message(Numbered):
         table = str.maketrans(self._entities)
         for unit in units:
             name = "p" if unit.separates else "g"
-            if unit.kind == "text" and (letters or not unit.written):
+            if unit.kind == "text" and letters:
                 self._out.append(html.escape(unit.written, quote=False))
             elif unit.kind == "close":
                 number, name = self._open.pop()
