@@ -39,7 +39,8 @@ def strings_pieces(content: str) -> Iterator[Piece]:
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
             yield content[done:start]
-            yield _text(content[start:position], lines.at(start))
+            written = content[start:position]
+            yield string_text(written, _read, lines.at(start), _write) if written.startswith('"') else written
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
@@ -73,11 +74,6 @@ def _after_string(content: str, position: int) -> int:
 def _refuse(content: str, position: int) -> NoReturn:
     line = content.count("\n", 0, position) + 1
     refuse(line, f"an entry must be as {_EXAMPLE}, got {shown(content[position : position + 80])}: mend it")
-
-
-def _text(written: str, line: int) -> Piece:
-    """Return the text of a value; one without quotation marks stays."""
-    return string_text(written, _read, line, _write) if written.startswith('"') else written
 
 
 def _read(written: str) -> str:

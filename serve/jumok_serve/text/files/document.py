@@ -369,9 +369,8 @@ class FileDocument:
                 if stopped():
                     break
                 yield PARTS_PER_STEP
-        if number < most:
-            return cls("", encoding, mark, chosen, count, few)
-        return cls(content, encoding, mark, chosen, count, None)
+        are_few = number < most
+        return cls("" if are_few else content, encoding, mark, chosen, count, few if are_few else None)
 
     def pieces(self) -> Iterator[FilePiece]:
         """Yield texts, and all between them."""
@@ -488,9 +487,8 @@ def _text_memory(chosen: FileFormat, data: Iterable[bytes | bytearray], encoding
         count += sum(some.count(mark.encode(encoding)) for mark in chosen.parts.marks)
     parts = chosen.parts
     if count > parts.most:
-        archive.refuse(
-            f"{entry}has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file"
-        )
+        bound = f"at most {parts.most} are allowed in this format"
+        archive.refuse(f"{entry}has {count} {parts.name}, {bound}: split the file")
     return size * chosen.copies * width + count * parts.size
 
 
@@ -520,12 +518,9 @@ def _format(name: str, file_format: str, data: bytes | bytearray) -> FileFormat:
     if data.startswith(b"%PDF-"):
         archive.refuse("it is a PDF file: convert it to DOCX or text, and translate that")
     if data.startswith(_OLE):
-        protected = "EncryptedPackage".encode("utf-16-le") in data
-        archive.refuse(
-            "it is protected by a password: remove the password in its program"
-            if protected
-            else "it is a document of Office 97 to 2003: save it as DOCX, XLSX or PPTX, and translate that"
-        )
+        if "EncryptedPackage".encode("utf-16-le") in data:
+            archive.refuse("it is protected by a password: remove the password in its program")
+        archive.refuse("it is a document of Office 97 to 2003: save it as DOCX, XLSX or PPTX, and translate that")
     base = PurePosixPath(name.replace("\\", "/")).name.lower()
     ending = PurePosixPath(base).suffix.removeprefix(".")
     chosen = file_format or next(
@@ -552,11 +547,8 @@ def _decoded(data: bytearray, encoding: str, chosen: FileFormat, fallback: str) 
             refuse(line, "it is a binary file, no text: give another file")
         if fallback:
             return data.decode(fallback), fallback
-        refuse(
-            line,
-            f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
-            f"'{chosen.conversion}'",
-        )
+        wrong = f"byte 0x{data[error.start]:02x} is not {encoding.upper()}"
+        refuse(line, f"{wrong}: convert the file, as with '{chosen.conversion}'")
     if "\0" in content:
         refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")
     return content, encoding

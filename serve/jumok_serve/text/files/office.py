@@ -24,7 +24,7 @@ from jumok_serve.text.files.document import (
     unchanged,
     unread,
 )
-from jumok_serve.text.markup.runs import BINDING, Element, Paragraph, Vocabulary, has_words
+from jumok_serve.text.markup.runs import BINDING, Element, Vocabulary, has_words
 from jumok_serve.text.markup.scanner import Kind, Token, attributes, read_xml
 
 _OOXML, _STRICT = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"
@@ -198,18 +198,6 @@ def _look_at(words: Vocabulary, token: Token, name: str, translated: list[bool])
         translated[-2:] = False, False  # the control around its properties
 
 
-def _paragraph(
-    words: Vocabulary, tokens: list[Token], names: list[str], number: int, staying: frozenset[str] | None
-) -> Piece:
-    """Return a paragraph; without `staying` it stays."""
-    written = "".join([token.written for token in tokens])
-    if staying is None or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
-        return written
-    if len(written) > MAX_READ:
-        return unread(written, written, number)
-    return _text(Element(words, tokens, names).paragraph(), written, number, staying)
-
-
 _CHARACTERS: Final = frozenset({Kind.TEXT, Kind.CDATA})
 
 
@@ -219,8 +207,16 @@ def _has_characters(token: Token) -> bool:
     return token.name.endswith("cell") and found.get("value-type", "string") == "string" and "formula" not in found
 
 
-def _text(paragraph: Paragraph, written: str, number: int, staying: frozenset[str]) -> Piece:
-    """Return the text of a paragraph with those within it, each as often as its content differs."""
+def _paragraph(
+    words: Vocabulary, tokens: list[Token], names: list[str], number: int, staying: frozenset[str] | None
+) -> Piece:
+    """Return a paragraph with those within it, each as often as its content differs; without `staying` it stays."""
+    written = "".join([token.written for token in tokens])
+    if staying is None or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
+        return written
+    if len(written) > MAX_READ:
+        return unread(written, written, number)
+    paragraph = Element(words, tokens, names).paragraph()
     contents, waiting = dict[str, None](), [paragraph]
     while waiting:
         one = waiting.pop()

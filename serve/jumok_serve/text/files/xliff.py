@@ -14,11 +14,7 @@ from jumok_serve.text.plurals import locale_name
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
 """Elements with a source and its target, of versions 1 and 2."""
-NEW: Final = {
-    "new": "needs-review-translation",
-    "needs-translation": "needs-review-translation",
-    "initial": "translated",
-}
+NEW: Final = dict.fromkeys(("new", "needs-translation"), "needs-review-translation") | {"initial": "translated"}
 """States of targets that are made again, and those that they get."""
 KEPT: Final = frozenset({"final", "signed-off"})
 """States of targets that are kept, even if they are empty."""
@@ -91,11 +87,8 @@ def _with_languages(token: Token, element: str, source: str, language: str, line
     for name, wanted, role in zip(names, (source, language), ("source", "target"), strict=True):
         value = found.get(name.lower(), "")
         if value and wanted and primary_language(value) != primary_language(wanted):
-            refuse(
-                line,
-                f"the file's {name} is {value[:MAX_SHOWN]!r}, but the request's {role} language is {wanted!r}: "
-                "change one of them",
-            )
+            other = f"the request's {role} language is {wanted!r}"
+            refuse(line, f"the file's {name} is {value[:MAX_SHOWN]!r}, but {other}: change one of them")
     if not language or found.get(names[1].lower()):
         return token
     added = f'{names[1]}="{locale_name(language)}"'

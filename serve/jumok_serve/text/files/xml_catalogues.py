@@ -258,14 +258,9 @@ def resx_pieces(content: str) -> Iterator[Piece]:
     done = 0
     for index in document.inside(root):
         given = document.attributes(index)
-        if (
-            document.name(index) != "data"
-            or {"type", "mimetype"} & given.keys()
-            or given.get("name", "").startswith("&gt;&gt;")
-        ):
-            yield ""
-            continue
-        for value in document.inside(index):
+        yield ""
+        is_typed = {"type", "mimetype"} & given.keys() or given.get("name", "").startswith("&gt;&gt;")
+        for value in document.inside(index) if document.name(index) == "data" and not is_typed else ():
             if document.name(value) == "value" and value in document.ends:
                 yield document.written(done, value + 1)
                 yield from _texts(document, value + 1, document.ends[value], _RESX)
