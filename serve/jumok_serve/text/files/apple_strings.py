@@ -39,7 +39,8 @@ def strings_pieces(content: str) -> Iterator[Piece]:
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
             yield content[done:start]
-            yield _text(content[start:position], lines.at(start))
+            written = content[start:position]
+            yield string_text(written, _read, lines.at(start), _write) if written.startswith('"') else written
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
@@ -75,11 +76,6 @@ def _refuse(content: str, position: int) -> NoReturn:
     refuse(line, f"an entry must be as {_EXAMPLE}, got {shown(content[position : position + 80])}: mend it")
 
 
-def _text(written: str, line: int) -> Piece:
-    """Return the text of a value; one without quotation marks stays."""
-    return string_text(written, _read, line, _write) if written.startswith('"') else written
-
-
 def _read(written: str) -> str:
     return _ESCAPE.sub(_unescaped, written[1:-1])
 
@@ -95,11 +91,5 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(found[2], 8)) if found[2] is not None else ESCAPED.get(found[3], found[3])
 
 
-FORMATS: Final = {
-    "strings": FileFormat(
-        strings_pieces,
-        "html",
-        RULES,
-        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000),
-    )
-}
+_PARTS: Final = Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000)
+FORMATS: Final = {"strings": FileFormat(strings_pieces, "html", RULES, _PARTS)}

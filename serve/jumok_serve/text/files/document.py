@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
-from itertools import chain
+from inspect import signature
+from itertools import chain, count
 from pathlib import PurePosixPath
 from pkgutil import iter_modules
 from typing import Final, NoReturn, Self, TypeAlias, TypeVar
@@ -17,6 +18,7 @@ from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text import archive
 from jumok_serve.text.archive import Archive, ArchiveCopy, Entry
+from jumok_serve.text.markup.scanner import XmlError
 from jumok_serve.text.markup.strings import Markup, is_code
 
 MAX_READ: Final = 2**18
@@ -94,9 +96,8 @@ class FileFormat:
 
     Attributes:
         pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
-            memory are proportional to the file.
-        takes_language: True if `pieces` takes the language of the translations too, as `language`; empty: unknown.
-        takes_source: True if it takes the language of the texts too, as `source`; empty: unknown.
+            memory are proportional to the file. It may take the language of the translations too, as `language`, and
+            that of the texts, as `source`; empty: unknown.
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
         parts: parts that take memory while the file is translated.
@@ -112,18 +113,15 @@ class FileFormat:
     rules: MarkupRules = field(default_factory=MarkupRules)
     parts: Parts = LINES
     copies: int = 5
-    takes_language: bool = False
-    takes_source: bool = False
     fallback: str = ""
     conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
     entries: Callable[[Archive], Iterator[tuple[Entry, Pieces]]] | None = None
 
     def into(self, language: str, source: str = "") -> "FileFormat":
         """Return the format of files that are translated into a language, from one that may be known."""
-        taken = ({"language": language} if self.takes_language else {}) | (
-            {"source": source} if self.takes_source else {}
-        )
-        return replace(self, pieces=partial(self.pieces, **taken)) if taken else self
+        known = {"language": language, "source": source}
+        taken = {name: known[name] for name in signature(self.pieces).parameters.keys() & known.keys()}
+        return replace(self, pieces=partial(self.pieces, **taken))
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -142,6 +140,28 @@ def refuse(line: int, problem: str) -> NoReturn:
         problem: subject, what is wrong, and the way out.
     """
     raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
+
+
+_DECLARED: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
+_UNICODE: Final = {"utf-8", "utf-16", "us-ascii", "ascii"}
+
+
+def read_of_xml(content: str, parts: Iterator[_Part], remedy: str) -> Iterator[_Part]:
+    """Yield the parts of a file of XML.
+
+    Args:
+        remedy: the way out if it declares another encoding than the one that it has.
+
+    Raises:
+        InvalidArgumentError: finding the parts raises XmlError, or the encoding is another.
+    """
+    declared = _DECLARED.match(content)
+    if declared is not None and declared[1].lower() not in _UNICODE:
+        refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: {remedy}")
+    try:
+        yield from parts
+    except XmlError as error:
+        refuse(error.line, f"it {error.problem}; {error.remedy}")
 
 
 class Lines:
@@ -228,40 +248,37 @@ def separate(text: str) -> tuple[str, str, str]:
     return text[:first], content, text[first + len(content) :]
 
 
-def with_end(lines: Sequence[str], index: int) -> str:
-    """Return a line of a file with its end, which the last one lacks."""
-    return lines[index] + ("\n" if index + 1 < len(lines) else "")
-
-
-def with_ends(lines: Sequence[str], first: int, after: int) -> str:
-    """Return some lines of a file, as they are written there."""
-    return "".join(with_end(lines, index) for index in range(first, after))
-
-
 def has_letters(text: str) -> bool:
     """True if there is something to translate."""
     parts = (text[start : start + 2**14] for start in range(0, len(text), 2**14))  # other threads run between them
     return any(any(map(str.isalpha, part)) for part in parts)
 
 
+def text_within(written: str, line: int, letters: bool | None = None) -> Iterator[Piece]:
+    """Yield white space at the beginning, the text between, and white space at the end.
+
+    Args:
+        letters: True if there is something to translate; None: if it has letters.
+    """
+    before, content, after = separate(written)
+    del written  # it takes memory, as much as the content
+    yield before
+    letters = has_letters(content) if letters is None else letters
+    yield Text(content, content, line + before.count("\n"), str) if letters else content
+    yield after
+
+
+_LINE: Final = re.compile(r"[^\n]*+\n?+")
+
+
+def lines_of(content: str) -> Iterator[str]:
+    """Yield the lines of a file with their ends, and an empty one."""
+    return (found[0] for found in _LINE.finditer(content))
+
+
 def plain_pieces(content: str) -> Iterator[Piece]:
     """Yield the lines of a text, without white space at their ends, and all else."""
-    start, number = 0, 1
-    while True:
-        end = content.find("\n", start)
-        line = content[start:] if end < 0 else content[start:end]
-        before, text, after = separate(line)
-        del line  # it takes memory, as much as the text
-        yield before
-        if has_letters(text):
-            yield Text(text, text, number, str)
-        else:
-            yield text
-        yield after
-        if end < 0:
-            return
-        yield "\n"
-        start, number = end + 1, number + 1
+    return chain.from_iterable(map(text_within, lines_of(content), count(1)))
 
 
 FORMATS: Final = {"text": FileFormat(plain_pieces, parts=replace(LINES, size=0), copies=3)}
@@ -352,9 +369,8 @@ class FileDocument:
                 if stopped():
                     break
                 yield PARTS_PER_STEP
-        if number < most:
-            return cls("", encoding, mark, chosen, count, few)
-        return cls(content, encoding, mark, chosen, count, None)
+        are_few = number < most
+        return cls("" if are_few else content, encoding, mark, chosen, count, few if are_few else None)
 
     def pieces(self) -> Iterator[FilePiece]:
         """Yield texts, and all between them."""
@@ -421,8 +437,9 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
     if isinstance(content, str):
         yield from chosen.pieces(content)
         return
+    assert chosen.entries is not None
     total = 0
-    for entry, pieces in _entries(chosen, content):
+    for entry, pieces in chosen.entries(content):
         total += entry.file_size
         if total > MAX_UNPACKED:
             archive.refuse(f"its texts have more than {MAX_UNPACKED} uncompressed bytes: split the file")
@@ -435,15 +452,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
             data.clear()
             yield from pieces(characters)
         except InvalidArgumentError as error:
-            problem = str(error).removeprefix("file: ")
-        else:
-            continue
-        archive.refuse(f"{entry.filename[:MAX_SHOWN]}: {problem}")
-
-
-def _entries(chosen: FileFormat, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
-    assert chosen.entries is not None
-    return chosen.entries(content)
+            archive.refuse(f"{entry.filename[:MAX_SHOWN]}: {str(error).removeprefix('file: ')}")
 
 
 def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
@@ -456,48 +465,35 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
         InvalidArgumentError: an unknown format, or a file of too many parts.
     """
     chosen = _format(name, file_format, data)
-    if chosen.entries is not None:
-        content = Archive(bytes(data))
-        sizes = (_entry_memory(chosen, content, entry) for entry, _ in chosen.entries(content))
-        directory = len(data) - content.directory
-        entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own
-        return KEPT_BYTES + READ_BYTES + 3 * len(data) + entries + max(sizes, default=0)
-    encoding = _encoding(data)[1]
-    count = sum(data.count(mark.encode(encoding)) for mark in chosen.parts.marks)
-    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + _parts_memory(chosen, count)
-
-
-def _entry_memory(chosen: FileFormat, content: Archive, entry: Entry) -> int:
-    """Return a bound on the memory of an entry's characters and parts."""
-    width, count = 1, 0
-    for part in content.inflated(entry):
-        width = max(width, _utf_8_width(part))
-        count += sum(part.count(mark.encode()) for mark in chosen.parts.marks)
-    return entry.file_size * (2 + chosen.copies * width) + _parts_memory(
-        chosen, count, f"{entry.filename[:MAX_SHOWN]}: "
+    if chosen.entries is None:
+        parts = (data[start : start + 2**16] for start in range(0, len(data), 2**16))  # a copy of all takes memory
+        return KEPT_BYTES + READ_BYTES + len(data) + _text_memory(chosen, parts, _encoding(data)[1])
+    content = Archive(bytes(data))
+    sizes = (
+        2 * entry.file_size + _text_memory(chosen, content.inflated(entry), "utf-8", f"{entry.filename[:MAX_SHOWN]}: ")
+        for entry, _ in chosen.entries(content)
     )
+    directory = len(data) - content.directory
+    entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own
+    return KEPT_BYTES + READ_BYTES + 3 * len(data) + entries + max(sizes, default=0)
 
 
-def _parts_memory(chosen: FileFormat, count: int, entry: str = "") -> int:
-    """Return a bound on the memory of the parts of a file, or of an archive's entry."""
+def _text_memory(chosen: FileFormat, data: Iterable[bytes | bytearray], encoding: str, entry: str = "") -> int:
+    """Return a bound on the memory of the characters and parts of a file, or of an archive's entry."""
+    size, width, count = 0, 1, 0
+    for some in data:
+        size += len(some)
+        width = max(width, _utf_8_width(some) if encoding == "utf-8" else 2)
+        count += sum(some.count(mark.encode(encoding)) for mark in chosen.parts.marks)
     parts = chosen.parts
     if count > parts.most:
-        raise InvalidArgumentError(
-            f"file: {entry}has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
-            field="file",
-        )
-    return count * parts.size
-
-
-def _width(data: bytes | bytearray, encoding: str) -> int:
-    """Return the bytes that Python takes for each character, for each byte of the file; a bound."""
-    if encoding != "utf-8":
-        return 2
-    parts = (data[start : start + 2**16] for start in range(0, len(data), 2**16))  # a copy of all takes memory
-    return max(map(_utf_8_width, parts), default=1)
+        bound = f"at most {parts.most} are allowed in this format"
+        archive.refuse(f"{entry}has {count} {parts.name}, {bound}: split the file")
+    return size * chosen.copies * width + count * parts.size
 
 
 def _utf_8_width(data: bytes | bytearray) -> int:
+    """Return the bytes that Python takes for each character, for each byte of the file; a bound."""
     if data.isascii():
         return 1
     return 4 if data.translate(None, _TO_U_FFFF) else 2
@@ -522,12 +518,9 @@ def _format(name: str, file_format: str, data: bytes | bytearray) -> FileFormat:
     if data.startswith(b"%PDF-"):
         archive.refuse("it is a PDF file: convert it to DOCX or text, and translate that")
     if data.startswith(_OLE):
-        protected = "EncryptedPackage".encode("utf-16-le") in data
-        archive.refuse(
-            "it is protected by a password: remove the password in its program"
-            if protected
-            else "it is a document of Office 97 to 2003: save it as DOCX, XLSX or PPTX, and translate that"
-        )
+        if "EncryptedPackage".encode("utf-16-le") in data:
+            archive.refuse("it is protected by a password: remove the password in its program")
+        archive.refuse("it is a document of Office 97 to 2003: save it as DOCX, XLSX or PPTX, and translate that")
     base = PurePosixPath(name.replace("\\", "/")).name.lower()
     ending = PurePosixPath(base).suffix.removeprefix(".")
     chosen = file_format or next(
@@ -554,11 +547,8 @@ def _decoded(data: bytearray, encoding: str, chosen: FileFormat, fallback: str) 
             refuse(line, "it is a binary file, no text: give another file")
         if fallback:
             return data.decode(fallback), fallback
-        refuse(
-            line,
-            f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
-            f"'{chosen.conversion}'",
-        )
+        wrong = f"byte 0x{data[error.start]:02x} is not {encoding.upper()}"
+        refuse(line, f"{wrong}: convert the file, as with '{chosen.conversion}'")
     if "\0" in content:
         refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")
     return content, encoding

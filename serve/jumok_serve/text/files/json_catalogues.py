@@ -115,10 +115,8 @@ def characters_of(content: str, event: Event) -> str:
 
 def space_before(content: str, position: int) -> str:
     """Return the white space before a place."""
-    first = position
-    while first > max(0, position - 1000) and content[first - 1] in " \t\r\n":
-        first -= 1
-    return content[first:position]
+    before = content[max(0, position - 1000) : position]
+    return before[len(before.rstrip(" \t\r\n")) :]
 
 
 class Strings:
@@ -243,7 +241,7 @@ def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
 
 STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=150, most=700_000)
 FORMATS: Final = {
-    "json": FileFormat(json_pieces, "html", RULES, STRINGS, takes_language=True),
+    "json": FileFormat(json_pieces, "html", RULES, STRINGS),
     "chrome": FileFormat(chrome_pieces, "html", RULES, STRINGS),
-    "arb": FileFormat(arb_pieces, "html", RULES, STRINGS, takes_language=True),
+    "arb": FileFormat(arb_pieces, "html", RULES, STRINGS),
 }

@@ -20,12 +20,12 @@ from jumok_serve.text.files.document import (
     Piece,
     Pieces,
     Text,
-    refuse,
+    read_of_xml,
     unchanged,
     unread,
 )
-from jumok_serve.text.markup.runs import BINDING, Element, Paragraph, Vocabulary, has_words
-from jumok_serve.text.markup.scanner import Kind, Token, XmlError, attributes, read_xml
+from jumok_serve.text.markup.runs import BINDING, Element, Vocabulary, has_words
+from jumok_serve.text.markup.scanner import Kind, Token, attributes, read_xml
 
 _OOXML, _STRICT = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"
 _MICROSOFT, _ODF = "http://schemas.microsoft.com/office", "urn:oasis:names:tc:opendocument:xmlns"
@@ -54,8 +54,6 @@ NAMESPACES: Final = {
 }
 """Short names of namespaces, by which elements are known here, whatever prefix a file gives them."""
 _DECLARED: Final = re.compile(r"\sxmlns(?::([^\s=]+))?\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)')")
-_ENCODING: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
-_UNICODE: Final = frozenset({"utf-8", "utf-16", "us-ascii", "ascii"})
 
 
 def _set(names: str) -> frozenset[str]:
@@ -114,20 +112,10 @@ PLAIN: Final = Vocabulary(paragraphs=_set("p:text tc:text ncx:text dc:title"))
 
 _DRAWN: Final = dict.fromkeys(("c:chartSpace", "dgm:dataModel", "dsp:drawing", "xdr:wsDr", "p188:cmLst"), DRAWING)
 ROOTS: Final = {
-    "docx": {
-        **dict.fromkeys(("w:document", "w:hdr", "w:ftr", "w:footnotes", "w:endnotes", "w:comments"), WORD),
-        **_DRAWN,
-    },
-    "pptx": {"p:sld": DRAWING, "p:notes": DRAWING, "p:cmLst": PLAIN, **_DRAWN},
-    "xlsx": {
-        **dict.fromkeys(("x:sst", "x:worksheet", "x:comments"), SHEET),
-        "tc:ThreadedComments": PLAIN,
-        **_DRAWN,
-    },
-    **{
-        kind: {"office:document-content": OPEN, "office:document-styles": OPEN_STYLES} for kind in ("odt", "ods", "odp")
-    },
-}
+    "docx": dict.fromkeys(_set("w:document w:hdr w:ftr w:footnotes w:endnotes w:comments"), WORD) | _DRAWN,
+    "pptx": {"p:sld": DRAWING, "p:notes": DRAWING, "p:cmLst": PLAIN} | _DRAWN,
+    "xlsx": dict.fromkeys(_set("x:sst x:worksheet x:comments"), SHEET) | {"tc:ThreadedComments": PLAIN} | _DRAWN,
+} | {kind: {"office:document-content": OPEN, "office:document-styles": OPEN_STYLES} for kind in ("odt", "ods", "odp")}
 """Elements around all of an entry that has texts, by format."""
 _MAIN: Final = {"w:document": "docx", "p:presentation": "pptx", "x:workbook": "xlsx", "ocf:container": "epub"}
 _MEDIA_TYPES: Final = {
@@ -170,13 +158,7 @@ def xml_pieces(words: Vocabulary, content: str, staying: frozenset[str] = frozen
     Args:
         staying: characters of paragraphs that stay.
     """
-    declared = _ENCODING.match(content)
-    if declared is not None and declared[1].lower() not in _UNICODE:
-        refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: save the file again in its program")
-    try:
-        yield from _paragraphs(words, content, staying)
-    except XmlError as error:
-        refuse(error.line, f"it {error.problem}; {error.remedy}")
+    return read_of_xml(content, _paragraphs(words, content, staying), "save the file again in its program")
 
 
 def _paragraphs(words: Vocabulary, content: str, staying: frozenset[str]) -> Iterator[Piece]:
@@ -216,18 +198,6 @@ def _look_at(words: Vocabulary, token: Token, name: str, translated: list[bool])
         translated[-2:] = False, False  # the control around its properties
 
 
-def _paragraph(
-    words: Vocabulary, tokens: list[Token], names: list[str], number: int, staying: frozenset[str] | None
-) -> Piece:
-    """Return a paragraph; without `staying` it stays."""
-    written = "".join([token.written for token in tokens])
-    if staying is None or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
-        return written
-    if len(written) > MAX_READ:
-        return unread(written, written, number)
-    return _text(Element(words, tokens, names).paragraph(), written, number, staying)
-
-
 _CHARACTERS: Final = frozenset({Kind.TEXT, Kind.CDATA})
 
 
@@ -237,8 +207,16 @@ def _has_characters(token: Token) -> bool:
     return token.name.endswith("cell") and found.get("value-type", "string") == "string" and "formula" not in found
 
 
-def _text(paragraph: Paragraph, written: str, number: int, staying: frozenset[str]) -> Piece:
-    """Return the text of a paragraph with those within it, each as often as its content differs."""
+def _paragraph(
+    words: Vocabulary, tokens: list[Token], names: list[str], number: int, staying: frozenset[str] | None
+) -> Piece:
+    """Return a paragraph with those within it, each as often as its content differs; without `staying` it stays."""
+    written = "".join([token.written for token in tokens])
+    if staying is None or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
+        return written
+    if len(written) > MAX_READ:
+        return unread(written, written, number)
+    paragraph = Element(words, tokens, names).paragraph()
     contents, waiting = dict[str, None](), [paragraph]
     while waiting:
         one = waiting.pop()
@@ -330,6 +308,5 @@ NO_PARTS: Final = Parts(name="parts", marks="", size=0, most=0)
 
 
 FORMATS: Final = {
-    kind: FileFormat(partial(xml_pieces, words), "xml", _RULES, NO_PARTS, copies=2, entries=partial(_entries, kind))
-    for kind, words in (("docx", WORD), ("pptx", DRAWING), ("xlsx", SHEET), ("odt", OPEN), ("ods", OPEN), ("odp", OPEN))
+    kind: FileFormat(xml_pieces, "xml", _RULES, NO_PARTS, copies=2, entries=partial(_entries, kind)) for kind in ROOTS
 }

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from gettext import c2py
 from itertools import islice
 from typing import Final
@@ -14,12 +15,12 @@ from jumok_serve.text.files.document import (
     Parts,
     Piece,
     Text,
+    in_steps,
+    lines_of,
     refuse,
     separate,
     shown,
     unread,
-    with_end,
-    with_ends,
     wrapped,
 )
 from jumok_serve.text.markup.catalogue import RULES, Message
@@ -79,13 +80,7 @@ class _Source:
         self.text = text
         self.before, content, self.after = separate(text)
         self.message = Message(content, flags, accelerator)
-        self._copies: dict[str, str] = {}
-
-    def copied(self, end: str) -> str:
-        """Return the text as strings."""
-        if end not in self._copies:
-            self._copies[end] = _strings(self.text, end)
-        return self._copies[end]
+        self.copied = cache(partial(_strings, text))  # the text as strings, with an end of lines
 
 
 @dataclass(slots=True)
@@ -130,7 +125,8 @@ def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: a line is none of a PO file, a keyword comes too often or is missing, a translation has no
             text, or a charset is not Unicode.
     """
-    lines = content.split("\n")
+    lines = list[str]()
+    yield from in_steps(lines_of(content), lines)
     header, entry, index = _Header(), _Entry(), 0
     if plural_categories(language) == ("other",):
         header.singular = NO_FORM
@@ -138,11 +134,11 @@ def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
         line, first = lines[index].lstrip(" \t"), index
         if not line.strip() or line.startswith("#"):
             entry = _after_comment(entry, line, first)
-            yield with_end(lines, first)
+            yield lines[first]
             index += 1
             continue
         keyword, value, index = _read(lines, first)
-        whole = with_ends(lines, first, index)
+        whole = "".join(lines[first:index])
         if not keyword.startswith("msgstr"):
             entry = _Entry() if entry.done else entry
             _check_new(keyword, entry.strings, first)
@@ -164,7 +160,7 @@ def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
             yield from _made(header, entry, keyword, whole, value, line=first + 1)
         if entry.is_made and not _goes_on(lines, index):
             yield from _missing(header, entry, whole, line=first + 1)
-    _check_complete(entry, len(lines) - 1)
+    _check_complete(entry, content.count("\n"))
 
 
 def _after_comment(entry: _Entry, line: str, index: int) -> _Entry:
@@ -185,17 +181,17 @@ def _check_complete(entry: _Entry, index: int) -> None:
 
 def _read(lines: Sequence[str], first: int) -> tuple[str, str, int]:
     """Return a keyword, the characters of its strings, and the line after them."""
-    index, found = first, _LINE.match(lines[first])
-    strings = _read_strings(lines[first][found.end() :]) if found else None
-    while found and strings is not None:
+    index, found, strings = first, _LINE.match(lines[first]), list[str]()
+    more = _read_strings(lines[first][found.end() :]) if found else None
+    while found and more is not None:
+        strings += more
         index += 1
         if index == len(lines) or not _MORE.match(lines[index]):
             if strings:
                 return found[1], _characters(strings), index
             break
         more = _read_strings(lines[index])
-        strings = None if more is None else [*strings, *more]
-    index = min(index, len(lines) - 1) if strings is None else first
+    index = index if more is None else first
     return refuse(index + 1, f"a PO file has no such line: {shown(lines[index])}; mend it, as msgfmt --check shows")
 
 
@@ -265,9 +261,7 @@ def _missing(header: _Header, entry: _Entry, whole: str, *, line: int) -> Iterat
 
 def _translated(header: _Header, entry: _Entry, form: int, written: str, value: str, *, end: str, line: int) -> Piece:
     """Make the text of a translation; without letters it is the source text."""
-    named = "msgid"
-    if "msgid_plural" in entry.strings and form != header.singular:
-        named = "msgid_plural"
+    named = "msgid_plural" if "msgid_plural" in entry.strings and form != header.singular else "msgid"
     if len(entry.strings[named]) > MAX_READ:
         return unread(entry.strings[named], written, line)
     source = entry.source(named, header.accelerator)
@@ -286,7 +280,7 @@ def _translated(header: _Header, entry: _Entry, form: int, written: str, value: 
 
 def _read_strings(line: str) -> list[str] | None:
     """Return the strings of a line, without their quotation marks; None if it has others parts."""
-    text = line.strip(" \t\r")
+    text = line.strip(" \t\r\n")
     bare = text.replace(r"\\", "").replace(r"\"", "")
     if bare.count('"') == 2 and bare[0] == bare[-1] == '"':  # as nearly all; the pattern would stop other threads
         return [text[1:-1]]
@@ -323,14 +317,5 @@ def _strings(text: str, end: str) -> str:
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 
-FORMATS: Final = {
-    "po": FileFormat(
-        po_pieces,
-        "xml",
-        RULES,
-        Parts(name="lines and marks", marks="\n<&%{", size=250, most=500_000),
-        copies=6,
-        takes_language=True,
-        conversion="msgconv --to-code=UTF-8",
-    )
-}
+_PARTS: Final = Parts(name="lines and marks", marks="\n<&%{", size=250, most=500_000)
+FORMATS: Final = {"po": FileFormat(po_pieces, "xml", RULES, _PARTS, copies=6, conversion="msgconv --to-code=UTF-8")}

@@ -1,5 +1,6 @@
 """Properties of Java: values are translated; keys, comments and their order stay."""
 
+import json
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -65,7 +66,7 @@ def _text(written: str, line: int, escaped: re.Pattern[str]) -> Piece:
 
     def write(made: str) -> str:
         start = "\\" if made.startswith((" ", "=", ":")) else ""
-        value = escaped.sub(_unicode, start + made.translate(_WRITTEN))
+        value = escaped.sub(lambda found: json.dumps(found[0])[1:-1], start + made.translate(_WRITTEN))
         if broken is None:
             return value
         inside = value.removesuffix("\\n")
@@ -97,17 +98,5 @@ def _unescaped(line: int, found: re.Match[str]) -> str:
     return _ESCAPED.get(found[3], found[3])
 
 
-def _unicode(found: re.Match[str]) -> str:
-    digits = found[0].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{digits[start : start + 4]}" for start in range(0, len(digits), 4))
-
-
-FORMATS: Final = {
-    "properties": FileFormat(
-        properties_pieces,
-        "html",
-        RULES,
-        Parts(name="lines, escapes and tags", marks="\n\r\\<&", size=200, most=500_000),
-        fallback="iso-8859-1",
-    )
-}
+_PARTS: Final = Parts(name="lines, escapes and tags", marks="\n\r\\<&", size=200, most=500_000)
+FORMATS: Final = {"properties": FileFormat(properties_pieces, "html", RULES, _PARTS, fallback="iso-8859-1")}

@@ -64,9 +64,8 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
     lines = list[str]()
     yield from in_steps(_lines(content), lines)
     if re.match(r"WEBVTT(?:\s|$)", content) is None:
-        refuse(
-            1, f"the first line must be WEBVTT, got {shown(lines[0] if lines else '')}: mend it, or give the format srt"
-        )
+        first = shown(lines[0] if lines else "")
+        refuse(1, f"the first line must be WEBVTT, got {first}: mend it, or give the format srt")
     index = _end_of_cue(lines, 0)  # of the header
     yield from lines[:index]
     yield from _cues(lines, index, _VTT)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.document import TAGS, FileFormat, Piece, Text, has_letters, in_steps, separate
+from jumok_serve.text.files.document import TAGS, FileFormat, Piece, has_letters, in_steps, text_within
 from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import find_structure, separate_parents
 
@@ -32,7 +32,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
             index = structure.ignored[first] + 1
         written = "".join(one.written for one in tokens[first:index])
         if any(structure.separate[first:index]):
-            yield from _text("".join(run), first_line, letters=letters)
+            yield from text_within("".join(run), first_line, letters)
             yield written
             run, letters = [], False
         else:
@@ -41,14 +41,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
             run.append(written)
             letters = letters or (token.kind is Kind.TEXT and has_letters(written))
         line += written.count("\n")
-    yield from _text("".join(run), first_line, letters=letters)
-
-
-def _text(written: str, line: int, *, letters: bool) -> Iterator[Piece]:
-    before, content, after = separate(written)
-    yield before
-    yield Text(content, content, line + before.count("\n"), str) if letters else content
-    yield after
+    yield from text_within("".join(run), first_line, letters)
 
 
 FORMATS: Final = {"html": FileFormat(html_pieces, "html", parts=TAGS)}

@@ -9,14 +9,13 @@ from jumok_serve.manifest.languages import tag_key
 from jumok_serve.text.files.document import (
     PARTS_PER_STEP,
     FileFormat,
-    Parts,
     Piece,
     Text,
     refuse,
     string_text,
     wrapped,
 )
-from jumok_serve.text.files.json_catalogues import Event, Strings, characters_of, read_json, space_before
+from jumok_serve.text.files.json_catalogues import STRINGS, Event, Strings, characters_of, read_json, space_before
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import is_unused, locale_name, missing_categories
 
@@ -220,12 +219,5 @@ class _Catalogue:
         )
 
 
-FORMATS: Final = {
-    "xcstrings": FileFormat(
-        xcstrings_pieces,
-        "html",
-        RULES,
-        Parts(name="strings, brackets and tags", marks='"{[<&', size=300, most=400_000),
-        takes_language=True,
-    )
-}
+_PARTS: Final = replace(STRINGS, size=300, most=400_000)
+FORMATS: Final = {"xcstrings": FileFormat(xcstrings_pieces, "html", RULES, _PARTS)}

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Final, NamedTuple
 
 from jumok_proto.markup import MarkupRules
@@ -15,11 +14,7 @@ from jumok_serve.text.plurals import locale_name
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
 """Elements with a source and its target, of versions 1 and 2."""
-NEW: Final = {
-    "new": "needs-review-translation",
-    "needs-translation": "needs-review-translation",
-    "initial": "translated",
-}
+NEW: Final = dict.fromkeys(("new", "needs-translation"), "needs-review-translation") | {"initial": "translated"}
 """States of targets that are made again, and those that they get."""
 KEPT: Final = frozenset({"final", "signed-off"})
 """States of targets that are kept, even if they are empty."""
@@ -92,11 +87,8 @@ def _with_languages(token: Token, element: str, source: str, language: str, line
     for name, wanted, role in zip(names, (source, language), ("source", "target"), strict=True):
         value = found.get(name.lower(), "")
         if value and wanted and primary_language(value) != primary_language(wanted):
-            refuse(
-                line,
-                f"the file's {name} is {value[:MAX_SHOWN]!r}, but the request's {role} language is {wanted!r}: "
-                "change one of them",
-            )
+            other = f"the request's {role} language is {wanted!r}"
+            refuse(line, f"the file's {name} is {value[:MAX_SHOWN]!r}, but {other}: change one of them")
     if not language or found.get(names[1].lower()):
         return token
     added = f'{names[1]}="{locale_name(language)}"'
@@ -118,21 +110,17 @@ def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None
     of_unit, of_target = document.attributes(unit), document.attributes(target) if has_target else {}
     state = of_target.get("state", of_unit.get("state", ""))
     segments, prepared = _segments(document, source), _segments(document, target) if has_target else {}
-    place, is_made = source, state in NEW or not has_target or not any(map(str.strip, _texts(document, target)))
+    place, is_made = source, state in NEW or not has_target or _is_empty(document, target)
     if prepared and state not in NEW:
         place = target
-        segments = {
-            name: segment
-            for name, segment in segments.items()
-            if name in prepared and not any(map(str.strip, _texts(document, prepared[name])))
-        }
+        empty = {name for name, one in prepared.items() if _is_empty(document, one)}
+        segments = {name: one for name, one in segments.items() if name in empty}
     if prepared:
         is_made = bool(segments)
     letters = any(any(map(has_letters, _texts(document, one))) for one in segments.values() or [source])
     if not letters or not is_made or of_unit.get("approved") == "yes" or state in KEPT:
         return None, after
 
-    line = document.line(source)
     preserve = _Around(preserve=preserve).inside(document.tokens[parts["source"]]).preserve
     inline = _Inline(document, place, segments, preserve=preserve)
     written, first = document.written(unit, after), document.tokens[unit].written
@@ -148,29 +136,13 @@ def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None
         opening = _stated(opening)
     elif document.name(unit) == "segment":
         first = _stated(first)
-    tags = first, opened(opening), f"</{name}>"
-    return Text(
-        inline.content, written, line, partial(_with_target, written, (begin, start, end), tags, old, inline)
-    ), after
 
+    def write(translation: str) -> str:  # keeps no tokens
+        made = inline.write(translation)
+        changed = f"{first}{written[begin:start]}{opened(opening)}{made}</{name}>{written[end:]}"
+        return written if made == old else changed
 
-def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
-    written: str,
-    places: tuple[int, int, int],
-    tags: tuple[str, str, str],
-    old: str | None,
-    inline: "_Inline",
-    translation: str,
-) -> str:
-    """Write a unit with a translation.
-
-    Args:
-        places: where the unit's start tag ends, its target begins, and its target ends.
-        tags: start tag of the unit, and tags of the target.
-        old: content of the target that is replaced; None: there is no target.
-    """
-    made, (first, opening, closing), (begin, start, end) = inline.write(translation), tags, places
-    return written if made == old else f"{first}{written[begin:start]}{opening}{made}{closing}{written[end:]}"
+    return Text(inline.content, written, document.line(source), write), after
 
 
 def _texts(document: Document, element: int) -> Iterator[str]:
@@ -181,6 +153,11 @@ def _texts(document: Document, element: int) -> Iterator[str]:
         if token.kind in {Kind.TEXT, Kind.CDATA}:
             yield token.written
         index = (document.end(index) if document.name(index) in CODES else index) + 1
+
+
+def _is_empty(document: Document, element: int) -> bool:
+    """True if an element has white space at most, outside of its codes."""
+    return not any(map(str.strip, _texts(document, element)))
 
 
 def _segments(document: Document, element: int) -> dict[str, int]:
@@ -305,14 +282,6 @@ def _pairs(document: Document, element: int) -> dict[int, tuple[int, int]]:
     return found
 
 
-FORMATS: Final = {
-    "xliff": FileFormat(
-        xliff_pieces,
-        "xml",
-        MarkupRules(ignore_tags=CODES, non_splitting_tags=(*INLINE, "xc", "xh"), splitting_tags=("xs", "xw")),
-        Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
-        copies=6,
-        takes_language=True,
-        takes_source=True,
-    )
-}
+_RULES: Final = MarkupRules(ignore_tags=CODES, non_splitting_tags=(*INLINE, "xc", "xh"), splitting_tags=("xs", "xw"))
+_PARTS: Final = Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000)
+FORMATS: Final = {"xliff": FileFormat(xliff_pieces, "xml", _RULES, _PARTS, copies=6)}

@@ -15,19 +15,18 @@ from jumok_serve.text.files.document import (
     Text,
     has_letters,
     in_steps,
+    read_of_xml,
     refuse,
     string_text,
     unread,
     wrapped,
 )
 from jumok_serve.text.markup.catalogue import MAX_ACCELERATED, accelerate
-from jumok_serve.text.markup.scanner import VOID, Kind, Token, XmlError, attributes, read_xml
+from jumok_serve.text.markup.scanner import VOID, Kind, Token, attributes, read_xml
 from jumok_serve.text.markup.strings import RULES, Markup, hole, line, mark, tag
 from jumok_serve.text.markup.structure import BLOCKS, find_ends
 from jumok_serve.text.plurals import is_unused, missing_categories
 
-_DECLARED: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
-_UNICODE: Final = {"utf-8", "utf-16", "us-ascii"}
 _ESCAPED_TAG: Final = re.compile(r"&lt;(/?)([A-Za-z][\w:-]{0,40})((?:[^<>&]|&(?![lg]t;)){0,1000}?)(/?)(?:&gt;|>)")
 """A tag of a text that is HTML within XML."""
 _ESCAPE: Final = re.compile(r"(?:\\u[0-9A-Fa-f]{4})+|(?:\\[nrt]\s*+)+|\\.|\"|&(?:quot|#34);|&(?:apos|#39);", re.DOTALL)
@@ -121,14 +120,9 @@ class Document:
 
 def read_document(content: str, root: str) -> Generator[str, None, tuple[Document, int]]:
     """Read a file, and return it with its outermost element."""
-    declared = _DECLARED.match(content)
-    if declared is not None and declared[1].lower() not in _UNICODE:
-        refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: convert the file, and change its first line")
     tokens = list[Token]()
-    try:
-        yield from in_steps(read_xml(content), tokens)
-    except XmlError as error:
-        refuse(error.line, f"it {error.problem}; {error.remedy}")
+    remedy = "convert the file, and change its first line"
+    yield from in_steps(read_of_xml(content, read_xml(content), remedy), tokens)
     first = next((index for index, token in enumerate(tokens) if token.kind in {Kind.START, Kind.EMPTY}), None)
     if first is None or local(tokens[first]) != root:
         name = "none" if first is None else tokens[first].name[:MAX_SHOWN]
@@ -264,14 +258,9 @@ def resx_pieces(content: str) -> Iterator[Piece]:
     done = 0
     for index in document.inside(root):
         given = document.attributes(index)
-        if (
-            document.name(index) != "data"
-            or {"type", "mimetype"} & given.keys()
-            or given.get("name", "").startswith("&gt;&gt;")
-        ):
-            yield ""
-            continue
-        for value in document.inside(index):
+        yield ""
+        is_typed = {"type", "mimetype"} & given.keys() or given.get("name", "").startswith("&gt;&gt;")
+        for value in document.inside(index) if document.name(index) == "data" and not is_typed else ():
             if document.name(value) == "value" and value in document.ends:
                 yield document.written(done, value + 1)
                 yield from _texts(document, value + 1, document.ends[value], _RESX)
@@ -322,7 +311,7 @@ def _made(document: Document, source: int, target: int, end: int) -> Iterator[Pi
 
 TAGS: Final = Parts(name="tags, attributes, entities and escapes", marks="<=&\\", size=380, most=450_000)
 FORMATS: Final = {
-    "android": FileFormat(android_pieces, "html", RULES, TAGS, takes_language=True),
+    "android": FileFormat(android_pieces, "html", RULES, TAGS),
     "qt": FileFormat(qt_pieces, "html", RULES, TAGS),
     "resx": FileFormat(resx_pieces, "html", RULES, TAGS),
 }

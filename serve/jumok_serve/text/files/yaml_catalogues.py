@@ -25,6 +25,8 @@ MAX_DEPTH: Final = 200
 """Values within each other."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Final[Any] = yaml.resolver.Resolver()
+_FILE: Final = yaml.SequenceStartEvent(None, None, True, flow_style=False)
+"""Event of what is around all documents of a file."""
 _STRING: Final = "tag:yaml.org,2002:str"
 _LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 _PROPERTIES: Final = re.compile(r"(?:[&!]\S*+\s++)*")
@@ -65,8 +67,8 @@ class _Open:
             self.key = None
 
 
-def _events(content: str) -> Iterator[Any]:
-    """Yield the events of a file.
+def _events(content: str) -> Iterator[tuple[int, Any]]:
+    """Yield the events of a file, each with the number of values around what comes next.
 
     Raises:
         InvalidArgumentError: no YAML, or values within too many others.
@@ -78,7 +80,7 @@ def _events(content: str) -> Iterator[Any]:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 refuse(event.start_mark.line + 1, f"it has more than {MAX_DEPTH} values within each other: nest fewer")
-            yield event
+            yield depth, event
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "it has a wrong character"
@@ -89,13 +91,12 @@ def _events(content: str) -> Iterator[Any]:
 
 def _language_key(content: str) -> Generator[str, None, int]:
     """Return the place of the only key of a file, if it names a language; -1 otherwise."""
-    depth, keys = 0, list[Any]()
-    for number, event in enumerate(_events(content)):
+    keys = list[Any]()
+    for number, (depth, event) in enumerate(_events(content)):
         if number % PARTS_PER_STEP == 0:
             yield ""
         if depth == 1 and isinstance(event, yaml.ScalarEvent) and len(keys) < 2:
             keys.append(event)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
     return int(keys[0].start_mark.index) if len(keys) == 1 and _LOCALE.fullmatch(keys[0].value) else -1
 
 
@@ -106,8 +107,8 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: no YAML.
     """
     root = yield from _language_key(content)
-    done, opened = 0, list[_Open]()
-    for number, event in enumerate(_events(content)):
+    done, opened = 0, [_Open(_FILE, is_key=False)]
+    for number, (_, event) in enumerate(_events(content)):
         if number % PARTS_PER_STEP == 0:
             yield ""
         if isinstance(event, yaml.CollectionEndEvent):
@@ -119,20 +120,19 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
                 done = place
         elif not isinstance(event, (yaml.NodeEvent, yaml.AliasEvent)):
             continue
-        parent = opened[-1] if opened else None
-        is_key = parent is not None and parent.takes_key
+        parent = opened[-1]
+        is_key = parent.takes_key
         if isinstance(event, yaml.CollectionStartEvent):
-            opened.append(_Open(event, is_key or (parent is not None and parent.is_key)))
+            opened.append(_Open(event, is_key or parent.is_key))
             continue
-        if parent is not None:
-            parent.add(event)
+        parent.add(event)
         if not isinstance(event, yaml.ScalarEvent):
             continue
         start, after = _place(content, event)
         if is_key and language and start == root:
             piece: Piece = _literal(content[start:after], event.style, "k: {}", "", locale_name(language))
-        elif not is_key and (parent is None or not parent.is_key) and _is_string(event):
-            piece = _text(content, event, in_flow=parent is not None and parent.kind.flow_style)
+        elif not is_key and not parent.is_key and _is_string(event):
+            piece = _text(content, event, in_flow=parent.kind.flow_style)
         else:
             continue
         yield content[done:start]
@@ -144,10 +144,8 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
 def _place(content: str, event: Any) -> tuple[int, int]:
     """Return the place of a string without its anchor and its tag."""
     start, after = event.start_mark.index, event.end_mark.index
-    if event.anchor is not None or event.tag is not None:
-        found = _PROPERTIES.match(content, start, after)
-        start = start if found is None else found.end()
-    return start, after
+    found = _PROPERTIES.match(content, start, after)
+    return start if found is None else found.end(), after
 
 
 def _is_string(event: Any) -> bool:
@@ -232,12 +230,5 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     return place, [wrapped(f"{space}{name}: ", text) for name in missing]
 
 
-FORMATS: Final = {
-    "yaml": FileFormat(
-        yaml_pieces,
-        "html",
-        RULES,
-        Parts(name="lines, brackets and tags", marks="\n[{,:<&", size=200, most=500_000),
-        takes_language=True,
-    )
-}
+_PARTS: Final = Parts(name="lines, brackets and tags", marks="\n[{,:<&", size=200, most=500_000)
+FORMATS: Final = {"yaml": FileFormat(yaml_pieces, "html", RULES, _PARTS)}

@@ -8,8 +8,8 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from operator import itemgetter
+from itertools import groupby, islice
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, NoReturn
 
 from jumok_proto.errors import InvalidArgumentError
@@ -139,15 +139,9 @@ class Message(Numbered):
             needed = {"&": "&amp;", "<": "&lt;"}
             self._entities |= {one: needed[one] for one in needed if one not in plain}
         self._open = list[tuple[int, str]]()
-        self._out = list[str]()
         self.has_letters = False
-        first = 0
-        for after, unit in enumerate((*units, _Unit("text", "", separates=True))):
-            if unit.separates:
-                self._add(units[first:after])
-                self._add([unit])
-                first = after + 1
-        self.markup = "".join(self._out)
+        sentences = groupby(units, attrgetter("separates"))
+        self.markup = "".join(part for _, sentence in sentences for part in self._xml(list(sentence)))
 
     def _units(self, text: str, holes: Sequence[Hole]) -> Iterator[_Unit]:
         """Yield the parts of a message, in order."""
@@ -207,28 +201,28 @@ class Message(Numbered):
                 yield _Unit("mark", found[0], separates=True)
         yield _Unit("text", text[begin:after])
 
-    def _add(self, units: Sequence[_Unit]) -> None:
-        """Write the parts of a sentence as XML; if there are no letters, all are marks."""
+    def _xml(self, units: Sequence[_Unit]) -> Iterator[str]:
+        """Yield the parts of a sentence as XML; if there are no letters, all are marks."""
         letters = any(unit.kind == "text" and _has_letters(unit.written) for unit in units)
         self.has_letters = self.has_letters or letters
         table = str.maketrans(self._entities)
         for unit in units:
             name = "p" if unit.separates else "g"
-            if unit.kind == "text" and (letters or not unit.written):
-                self._out.append(html.escape(unit.written, quote=False))
+            if unit.kind == "text" and letters:
+                yield html.escape(unit.written, quote=False)
             elif unit.kind == "close":
                 number, name = self._open.pop()
                 self._close(number, unit.written)
-                self._out.append(f"</{name}>")
+                yield f"</{name}>"
             elif unit.kind == "open":
                 self._open.append((len(self._written), name))
-                self._out.append(self._put(name, unit.written, ">"))
+                yield self._put(name, unit.written, ">")
             elif letters and unit.shown:
                 shown = html.escape(_CONTROL.sub(" ", unit.shown), quote=False)
-                self._out.append(self._put("x", unit.written, f' translate="no">{shown}</x>'))
+                yield self._put("x", unit.written, f' translate="no">{shown}</x>')
             else:
                 written = unit.written.translate(table) if unit.kind == "text" else unit.written
-                self._out.append(self._put(name, written))
+                yield self._put(name, written)
 
     def write(self, translation: str) -> str:
         """Write a translation of the markup as a message.

@@ -7,6 +7,7 @@ its attribute ``x``: ``<jmk-l/>`` a line break, ``<jmk-m/>`` a mark, ``<jmk-h>``
 import html
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import ClassVar, Final
 
 from jumok_proto.markup import MarkupRules
@@ -46,12 +47,12 @@ def is_code(text: str) -> bool:
 
 def mark(written: str) -> str:
     """Return a mark, which has a place among the words."""
-    return f'<jmk-m x="{html.escape(written)}"/>'
+    return tag(written, "/>", "m")
 
 
 def line(written: str) -> str:
     """Return a line break."""
-    return f'<jmk-l x="{html.escape(written)}"/>'
+    return tag(written, "/>", "l")
 
 
 def hole(written: str, seen: str = "") -> str:
@@ -63,6 +64,7 @@ def hole(written: str, seen: str = "") -> str:
     return f'<jmk-h x="{html.escape(written)}" translate="no">{html.escape(seen or written)}</jmk-h>'
 
 
+@dataclass(slots=True, eq=False)
 class Markup:
     """A string as HTML.
 
@@ -78,31 +80,25 @@ class Markup:
         content: the HTML.
     """
 
-    __slots__ = ("_breaks", "_is_html", "_known", "_to_html", "_write", "content")
+    text: InitVar[str]
+    known: re.Pattern[str] | None = None
+    to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0])
+    _: KW_ONLY
+    write: Callable[[str], str] = str
+    is_html: bool | None = None
+    breaks: bool = True
+    content: str = field(init=False)
 
-    def __init__(
-        self,
-        text: str,
-        known: re.Pattern[str] | None = None,
-        to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0]),
-        *,
-        write: Callable[[str], str] = str,
-        is_html: bool | None = None,
-        breaks: bool = True,
-    ) -> None:
+    def __post_init__(self, text: str) -> None:
         tokens = list[Token]()
         for token in scan(text, html=True):
             is_text = token.kind is Kind.TEXT  # only there a numbered tag is none of HTML
             tokens += scan(_NUMBERED.sub(_numbered, token.written), html=True) if is_text else (token,)
         ends = find_ends(tokens)
         tags = {*ends, *ends.values(), *(index for index, token in enumerate(tokens) if _is_empty(token))}
-        if is_html is None:
-            is_html = bool(tags) or any(html.unescape(found[0]) != found[0] for found in _ENTITY.finditer(text))
-        self._is_html = is_html
-        self._known = known
-        self._to_html = to_html
-        self._write = write
-        self._breaks = breaks and _ICU.search(text) is None
+        if self.is_html is None:
+            self.is_html = bool(tags) or any(html.unescape(found[0]) != found[0] for found in _ENTITY.finditer(text))
+        self.breaks = self.breaks and _ICU.search(text) is None
         self.content = "".join(
             self._text(token.written)
             if token.kind is Kind.TEXT
@@ -113,17 +109,15 @@ class Markup:
         )
 
     def _text(self, text: str) -> str:
-        if self._known is None:
-            return self._plain(text)
         parts, done = list[str](), 0
-        for found in self._known.finditer(text):
-            parts += self._plain(text[done : found.start()]), self._to_html(found)
+        for found in self.known.finditer(text) if self.known else ():
+            parts += self._plain(text[done : found.start()]), self.to_html(found)
             done = found.end()
         return "".join((*parts, self._plain(text[done:])))
 
     def _plain(self, text: str) -> str:
-        escaped = text if self._is_html else text.replace("&", "&amp;").replace("<", "&lt;")
-        return _SPACE.sub(_broken, escaped) if self._breaks else escaped
+        escaped = text if self.is_html else text.replace("&", "&amp;").replace("<", "&lt;")
+        return _SPACE.sub(_broken, escaped) if self.breaks else escaped
 
     def written(self, translation: str) -> str:
         """Return the string of a translation."""
@@ -138,7 +132,7 @@ class Markup:
             elif is_inside:
                 continue
             elif token.kind is Kind.TEXT:
-                yield self._write(token.written if self._is_html else html.unescape(token.written))
+                yield self.write(token.written if self.is_html else html.unescape(token.written))
             else:
                 yield _original(token) or token.written
 
