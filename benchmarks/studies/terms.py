@@ -38,6 +38,7 @@ from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermMatch
 
@@ -267,8 +268,9 @@ class Replacement(NamedTuple):
     usual: tuple[str, ...]
 
     def count(self, text: str) -> int:
-        """Count the usual words of a text."""
-        return len(re.findall(rf"(?<!\w)(?:{'|'.join(self.usual)})", text.replace(self.target, " ").lower()))
+        """Count the usual words of a text; after those of one Korean syllable, as many others begin, only particles."""
+        found = re.finditer(rf"(?<!\w)({'|'.join(self.usual)})(\w*)", text.replace(self.target, " ").lower())
+        return sum(len(one[1]) > 1 or not one[2] or len(one[2]) in particles(one[0]) for one in found)
 
 
 def read_replacements(file: Path, language: str) -> dict[str, Replacement]:
@@ -284,16 +286,29 @@ def without_terms(text: str, replacements: Mapping[str, Replacement]) -> str:
     return re.sub(rf"(?i)(?<!\w)(?:{'|'.join(sorted(words, key=len, reverse=True))})\w*", "", text)
 
 
-def replaced(free: str, translation: Translation, replacements: Mapping[str, Replacement]) -> Counter[str]:
-    """Count the terms of a translation: given, present, known by a usual word in the free one, and in place."""
+def replaced(source: str, free: str, translation: Translation, replacements: Mapping[str, Replacement]) -> Counter[str]:
+    """Count the terms of a translation: given, present, known by a usual word in the free one, and in place.
+
+    Nouns with the same usual words count together. A usual word may stay for another form of the noun, as that of
+    `format` for `formats`, and if it is the target of another term.
+    """
     counts: Counter[str] = Counter()
-    for noun, given in Counter(one.source.lower() for one in translation.hypotheses[0].terms).items():
-        replacement = replacements[noun]
-        present = translation.text.count(replacement.target)
-        counts.update(given=given, present=min(given, present))
-        if usual := replacement.count(free):
-            left = max(0, replacement.count(translation.text) - max(0, usual - given))
-            counts.update(known=given, placed=min(given, present) - min(given, present, left))
+    given = Counter(replacements[one.source.lower()] for one in translation.hypotheses[0].terms)
+    nouns = {one.source.lower() for one in translation.hypotheses[0].terms}
+    forms = Counter(word for word in re.findall(r"\w+", source.lower()) if word not in nouns)
+    for usual in {one.usual for one in given}:
+        own = {one: number for one, number in given.items() if one.usual == usual}
+        total = sum(own.values())
+        present = sum(min(number, translation.text.count(one.target)) for one, number in own.items())
+        counts.update(given=total, present=present)
+        text, any_of = translation.text, next(iter(own))
+        for other, number in given.items():
+            text = text.replace(other.target, " ", -1 if other in own else number)
+        if before := any_of.count(free):
+            stems = tuple(noun for noun in nouns if replacements[noun].usual == usual)
+            others = sum(number for word, number in forms.items() if word.startswith(stems))
+            left = max(0, any_of.count(text) - max(before - total, min(before, others)))
+            counts.update(known=total, placed=present - min(present, left))
     return counts
 
 
@@ -316,7 +331,7 @@ def replace_words(arguments: argparse.Namespace) -> None:
                 found = translator.translate(texts, glossary=given, truncate=True, split_sentences=False)
                 seconds = time.perf_counter() - started
             free = free or [one.text for one in found]
-            of_each = [replaced(one, other, replacements) for one, other in zip(free, found, strict=True)]
+            of_each = [replaced(*one, replacements) for one in zip(texts, free, found, strict=True)]
             counts = sum(of_each, Counter[str]())
             known = [one for one in of_each if one["known"]]
             rest = [without_terms(one.text, replacements) for one in found]

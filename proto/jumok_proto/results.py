@@ -55,7 +55,7 @@ class AppliedTerm:
     target_span: TextSpan | None = None
     """Its place in the text of the hypothesis, if known."""
     spliced: bool = False
-    """True for a placeholder that the model did not write itself: its tokens are not those of the hypothesis."""
+    """True for a placeholder, or a term over a pivot, that the model did not write itself: its tokens are others."""
 
     def moved(self, source: int, target: int) -> "AppliedTerm":
         """Return the term with spans that many characters further on."""

@@ -954,7 +954,9 @@ class AppliedTerm(google.protobuf.message.Message):
     satisfied: builtins.bool
     """True if the hypothesis contains it; false if the tokenizer cannot write it, or it does not fit."""
     spliced: builtins.bool
-    """True for a placeholder that the model did not write itself; tokens have a stand-in, or nothing in its place."""
+    """True for a placeholder, or a term over a pivot language, that the model did not write itself; tokens have a stand-in,
+    or nothing in its place.
+    """
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Alternative texts; the hypothesis was to contain one. The term itself if it was to be copied."""

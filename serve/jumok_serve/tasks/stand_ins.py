@@ -26,12 +26,15 @@ class Hole(NamedTuple):
 
     Attributes:
         first, after: its place in the text.
-        kind: a kind of `text.holes.KINDS`; in messages also `quote` and `number`, which stands for `#`.
+        kind: a kind of `text.holes.KINDS`; in messages also `quote` and `number`, which stands for `#`. `term`:
+            a term over a pivot language.
+        content: what the translation has, if it is something else.
     """
 
     first: int
     after: int
     kind: str
+    content: str = ""
 
 
 class HoleFinder(Protocol):

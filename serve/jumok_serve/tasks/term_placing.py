@@ -19,12 +19,14 @@ from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.hypothesis_attention import Job, Ranking
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermTokenizer
-from jumok_serve.tasks.word_alignment import token_places
+from jumok_serve.tasks.word_alignment import token_places, words
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
+KOREAN_LEAST_ATTENTION: Final = 0.05
+"""The same in Korean, whose nouns attend to the article of the source too."""
 SHARE: Final = 0.7
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
 KOREAN_SHARE: Final = 0.5
@@ -40,9 +42,11 @@ _BATCHIM_PARTICLES: Final = (
     *("을/를", "은/는", "이/가", "과/와", "으로/로", "이나/나", "이란/란", "이라는/라는", "이며/며"),
 )
 """Korean particles after a consonant, and after a vowel."""
-_OTHER_PARTICLES: Final = (
+_OTHER_PARTICLES: Final = (  # as patterns
     *("의", "에", "에서", "에는", "에서는", "에도", "에게", "도", "만", "까지", "부터", "보다", "마다", "처럼"),
     *("입니다", "인", "으로부터", "로부터"),
+    # Endings of nouns that are verbs. Short ones end nouns of two syllables too.
+    *("하(?:는|고|여|려면|면|거나|기|지|십시오)", "합니다", "되(?:는|어|고|면)", "됩니다", "(?<=..)[할한될된]"),
 )
 _PAIRS: Final = [tuple(pair.split("/")) for pair in _BATCHIM_PARTICLES]
 _PARTICLE: Final = re.compile(
@@ -213,7 +217,12 @@ class TermPlacing:
         """
         spelled = self.tokenizer.tokens(ids)
         joined = self._joined(ids, spelled)
-        signs = [bool(one.strip(SPACES)) and not any(map(str.isalnum, one)) for one in spelled]
+        text = self.tokenizer.decode(ids)
+        within = {place for first, after in words(text) if text[first].isalnum() for place in range(first, after)}
+        signs = [
+            bool(one.strip(SPACES)) and first < after and within.isdisjoint(range(first, after))
+            for one, (first, after) in zip(spelled, token_places(spelled, text), strict=True)
+        ]
         taken = [False] * len(ids)
         claims, missing = list[Claim](), dict[int, Floats]()
         for index, span in enumerate(read_terms(ids, terms)):
@@ -224,8 +233,8 @@ class TermPlacing:
             elif terms.alternatives[index]:
                 missing[index] = attention[index]
         for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
-            share = KOREAN_SHARE if self._is_korean else SHARE
-            claim = _claim(index, to_term, joined, taken=taken, signs=signs, share=share)
+            least, share = (KOREAN_LEAST_ATTENTION, KOREAN_SHARE) if self._is_korean else (LEAST_ATTENTION, SHARE)
+            claim = _claim(index, to_term, joined, taken=taken, signs=signs, least=least, share=share)
             if claim.first == claim.after:  # beside, not inside, what another one replaces
                 beside = [other for other in claims if other.first < claim.first < other.after]
                 claim = claim._replace(first=beside[0].after, after=beside[0].after) if beside else claim
@@ -281,8 +290,8 @@ class TermPlacing:
     def _has_replaced(self, one: FinishedHypothesis, placed: FinishedHypothesis, replaced: Sequence[str]) -> bool:
         """True if a hypothesis has a replaced word more often than the one in which it is replaced."""
         texts = [self.tokenizer.decode(hypothesis.token_ids).casefold() for hypothesis in (one, placed)]
-        for words in replaced:
-            word = max(re.findall(r"\w+", words.casefold()), key=len, default="")
+        for part in replaced:
+            word = max(re.findall(r"\w+", part.casefold()), key=len, default="")
             if self._is_korean:
                 word = word[:1] + _PARTICLE.sub("", word[1:])
             elif writes_spaces(self.direction.target):
@@ -301,6 +310,7 @@ def _claim(
     *,
     taken: Sequence[bool],
     signs: Sequence[bool],
+    least: float,
     share: float,
 ) -> Claim:
     """Return the words whose tokens attend to a term most.
@@ -309,14 +319,15 @@ def _claim(
         attention: of each token to the term, [T].
         joined: True for tokens that continue the word before them, [T].
         taken: True for tokens that other terms replace or are, [T].
-        signs: True for tokens without letters and digits, which are replaced only between words, [T].
+        signs: True for signs and Korean particles, which are replaced only beside words, [T].
+        least: see `LEAST_ATTENTION`.
         share: see `SHARE`.
     """
     if not taken:
         return Claim(term, 0, 0, kept=False)
     free = np.where(np.logical_or(taken, signs), 0.0, attention)
     best = int(free.argmax())
-    if free[best] < LEAST_ATTENTION:
+    if free[best] < least:
         best = int(attention.argmax())
         while joined[best]:
             best -= 1

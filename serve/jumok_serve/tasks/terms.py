@@ -121,7 +121,7 @@ class TermTokenizer:
         Raises:
             InvalidArgumentError: the text has too many terms; names `field`.
         """
-        matches = list(islice(_apart(finder.find(text), kept), MAX_TERMS + 1))
+        matches = list(islice(terms_apart(finder.find(text), kept), MAX_TERMS + 1))
         if not matches:
             return SentenceTerms(text, (), NO_TERMS)
         if len(matches) > MAX_TERMS:
@@ -160,7 +160,7 @@ class TermTokenizer:
             return self._joins
 
 
-def _apart(found: Iterable[TermMatch], kept: Sequence[Kept]) -> Iterator[TermMatch]:
+def terms_apart(found: Iterable[TermMatch], kept: Sequence[Kept]) -> Iterator[TermMatch]:
     """Yield the terms that overlap no placeholder."""
     firsts = [first for first, _ in kept]
     for one in found:

@@ -127,7 +127,7 @@ class PlaceholderReader:
             position = hole.after
         between = "".join((*parts, text[position : branch.after]))
         found = (one for one in self.find(between) if _COVER not in between[one.first : one.after])
-        moved = (Hole(branch.first + one.first, branch.first + one.after, one.kind) for one in found)
+        moved = (one._replace(first=branch.first + one.first, after=branch.first + one.after) for one in found)
         return sorted([*branch.holes, *moved])
 
     def with_holes(
@@ -147,8 +147,8 @@ class PlaceholderReader:
             parts.append(spelled(text[position : group[0].first]))
             length += len(parts[-1])
             position = group[-1].after
-            content = text[group[0].first : position]
-            spliced = not self.stand_ins.reads(content)
+            content = group[0].content or text[group[0].first : position]
+            spliced = bool(group[0].content) or not self.stand_ins.reads(content)
             read = stand_in(group[0].first) if spliced else content
             parts.append(read)
             found.append(Placeholder(length, length + len(read), content, group, spliced))
@@ -172,7 +172,7 @@ def _neighbours(holes: Sequence[Hole], edges: Collection[int]) -> Iterator[tuple
     """Yield holes, together if there is no character between them."""
     group = list[Hole]()
     for hole in holes:
-        if group and (group[-1].after < hole.first or hole.first in edges):
+        if group and (group[-1].after < hole.first or hole.first in edges or group[-1].content or hole.content):
             yield tuple(group)
             group.clear()
         group.append(hole)

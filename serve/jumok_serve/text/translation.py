@@ -488,7 +488,8 @@ def _parts(read: ReadText, hypothesis: Hypothesis) -> list[str | Hole]:
     """Return the translation of a message's branch as texts and placeholders."""
     parts, done = list[str | Hole](), 0
     for span, number in _placed(read, hypothesis):
-        parts += (hypothesis.text[done : span.first], *read.placeholders[number].holes)
+        one = read.placeholders[number]
+        parts += (hypothesis.text[done : span.first], *([one.content] if one.holes[0].content else one.holes))
         done = span.after
     return [*parts, hypothesis.text[done:]]
 

@@ -1,5 +1,6 @@
 """Translation over a pivot language by two real models, end to end."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +25,7 @@ from tests.support.servers.fake_model import Ended
 from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t", "a little girl climbing", "a dog"]
+MODELS = Path(__file__).parents[3] / "models"
 REGISTRY = "jumok_serve.service.models.registry"
 PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}
 
@@ -242,6 +244,58 @@ def test_terms_go_over_the_pivot(models: tuple[Translator, Translator], client: 
     assert client.translate("Eine Frau", **terms, **PAIR) == client.translate("Eine Frau", **PAIR)
     for model in models:
         check_idle(model)
+
+
+@pytest.fixture(scope="module")
+def korean_client() -> Iterator[jumok.Client]:
+    with (
+        Translator(MODELS / "software-ko-en", replicas=1, threads=1) as one,
+        Translator(MODELS / "software-en-de", replicas=1, threads=1) as two,
+        serving(one, two) as address,
+        jumok.Client(address) as connected,
+    ):
+        yield connected
+
+
+KOREAN: dict[str, Any] = {"source_language": "ko", "target_language": "de"}
+
+
+@pytest.mark.parametrize(
+    ("text", "glossary", "expected"),
+    [
+        ("파일을 삭제하시겠습니까?", {"파일": "Akte"}, "Möchten Sie .*Akte löschen[?]"),
+        ("인쇄할 페이지를 선택합니다.", {"페이지": ["Blatt", "Seite"]}, "Wählen Sie .*Blatt aus[.]"),
+        ("파일 이름이 너무 깁니다.", {"파일 이름": "Bezeichnung der Akte"}, "Bezeichnung der Akte ist zu lang[.]"),
+        (
+            "새 창에서 {name} 파일을 여십시오.",
+            {"파일": "Akte", "창": "Feld"},
+            "Öffnen (?=.*Feld)(?=.*Akte).*[{]name[}].*[.]",
+        ),
+        ("<b>파일</b>을 <i/>삭제하시겠습니까?", {"파일": "Q&A"}, "(<i/>)?Möchten Sie .*<b>Q&amp;A</b>.* löschen[?]"),
+    ],
+)
+def test_a_sentence_stays_whole_around_terms_over_a_pivot(
+    korean_client: jumok.Client, text: str, glossary: dict[str, Any], expected: str
+) -> None:
+    markup = "html" if "<" in text else None
+    translation = korean_client.translate(text, glossary=glossary, placeholders=True, markup=markup, **KOREAN)
+    assert re.fullmatch(expected, translation.text)
+    for one in translation.hypotheses[0].terms:
+        assert one.satisfied
+        target = one.targets[0]
+        assert translation.text.count(target.replace("&", "&amp;")) == 1
+        if markup is None:
+            assert one.source_span is not None
+            assert one.target_span is not None
+            assert text[slice(*one.source_span)] == one.source
+            assert translation.text[slice(*one.target_span)] == target
+
+
+def test_a_message_over_a_pivot_has_its_terms(korean_client: jumok.Client) -> None:
+    text = "{count, plural, one {파일을 삭제하시겠습니까?} other {파일 #개를 삭제하시겠습니까?}}"
+    translation = korean_client.translate(text, glossary={"파일": "Akte"}, placeholders=True, **KOREAN)
+    assert re.fullmatch(r"[{]count, plural, one [{].*Akte.*[}] other [{].*Akte.*[}][}]", translation.text)
+    assert translation.text.count("Akte") == 2
 
 
 def test_a_stored_glossary_has_the_languages_of_both_ends(

@@ -33,12 +33,16 @@ CASES: dict[str, list[tuple[str, dict[str, str | list[str]], str]]] = {
         ("Open the file.", {"file": "문서철"}, "문서철을 엽니다"),
         ("Save the text to a file.", {"file": "자료"}, "자료로 저장"),
         ("Click the icon to close the dialog.", {"dialog": "창"}, "창을 닫"),
+        # The model reads the article for the noun, and a particle for another noun.
+        ('Double-click the "First Page" style.', {"style": "양식"}, "양식을 더블"),
+        ("End text lines with CR+LF", {"text": "글월", "lines": "줄"}, "^글월.* 줄"),
+        ("Lets you access commands.", {"access": "접속"}, "접속할"),
     ],
 }
 REPLACED = {
     "multi30k-en-de-transformer": "Hut|Apfel",
     "software-en-de": "Dialog|Datei|Dokument",
-    "software-en-ko": "파일|대화",
+    "software-en-ko": "파일|대화|스타일",
 }
 
 
@@ -127,6 +131,7 @@ def test_claims_are_whole_words(attention: list[float], taken: list[int], expect
         [False, False, True, False],
         taken=[place in taken for place in range(4)],
         signs=[False] * 4,
+        least=term_placing.LEAST_ATTENTION,
         share=term_placing.SHARE,
     )
     assert found == expected

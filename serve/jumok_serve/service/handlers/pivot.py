@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.stand_ins import Hole, HoleFinder
-from jumok_serve.tasks.terms import TermFinder, TermMatch
+from jumok_serve.tasks.terms import TermFinder, TermMatch, terms_apart
 from jumok_serve.text.translation import Pending, PendingOfModel
 
 
@@ -34,19 +34,29 @@ class TermCopies(NamedTuple):
         return [match._replace(targets=(text[match.first : match.after],)) for match in self.terms.find(text)]
 
 
-class _Carried(NamedTuple):
-    """The terms of a request that the pivot has copies of; a `TermFinder`.
+class _Copies(NamedTuple):
+    """What the second model copies: placeholders, and targets in place of the terms that the first model has copied.
 
     Attributes:
+        placeholders: finds the others, which no term overlaps.
+        terms: terms of the request.
         sources: the copied terms, case-folded; a word of the pivot language may look like another term.
     """
 
+    placeholders: HoleFinder | None
     terms: TermFinder
-    sources: Set[str]
+    sources: frozenset[str]
 
-    def find(self, text: str) -> list[TermMatch]:
-        """Return the terms whose copies are in a text."""
-        return [one for one in self.terms.find(text) if text[one.first : one.after].casefold() in self.sources]
+    def find(self, text: str) -> list[Hole]:
+        """Return the parts of a translation by the first model; a `HoleFinder`."""
+        others = () if self.placeholders is None else self.placeholders.find(text)
+        places = sorted((one.first, one.after) for one in others)
+        terms = (
+            Hole(one.first, one.after, "term", one.targets[0])
+            for one in terms_apart(self.terms.find(text), places)
+            if text[one.first : one.after].casefold() in self.sources
+        )
+        return sorted([*others, *terms])
 
 
 class _Literal(NamedTuple):
@@ -73,10 +83,16 @@ def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFi
     return _Literal(re.compile("|".join(map(re.escape, found)))) if found else None
 
 
-def carried_terms(terms: TermFinder | None, pivot: Translation) -> TermFinder | None:
-    """Return the finder of the copies in a translation by the first model, or None without any."""
-    sources = {one.source.casefold() for one in pivot.hypotheses[0].terms if one.satisfied}
-    return _Carried(terms, sources) if terms is not None and sources else None
+def carried(parameters: TranslationParameters, text: str, pivot: Translation) -> TranslationParameters:
+    """Return the second model's parameters for a text's translation by the first model.
+
+    A term in another language would break the sentence: the second model reads a stand-in for it.
+    """
+    placeholders, terms = carried_placeholders(parameters, text), parameters.terms
+    sources = frozenset(one.source.casefold() for one in pivot.hypotheses[0].terms if one.satisfied)
+    if terms is not None and sources:
+        placeholders = _Copies(placeholders, terms, sources)
+    return replace(parameters, terms=None, placeholders=placeholders)
 
 
 def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: Translation) -> Translation:
@@ -92,16 +108,14 @@ def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: 
     for hypothesis in translation.hypotheses:
         waiting: dict[str, list[AppliedTerm]] = {}
         for one in reversed(hypothesis.terms):
-            waiting.setdefault(one.source.casefold(), []).append(one)
+            waiting.setdefault(one.source, []).append(one)
         joined = []
         for one in copied:
-            of_copy = waiting.get(one.source.casefold()) if one.satisfied else None
-            if of_copy:
-                joined.append(replace(of_copy.pop(), source=one.source, source_span=one.source_span))
-            else:
-                found = () if terms is None else terms.find(one.source)
-                targets = next((match.targets for match in found), one.targets)
-                joined.append(replace(one, targets=targets, satisfied=False, target_span=None))
+            found = () if terms is None else terms.find(one.source)
+            targets = next((match.targets for match in found), one.targets)
+            of_copy = waiting.get(targets[0]) if one.satisfied else None
+            target = of_copy.pop() if of_copy else replace(one, satisfied=False, target_span=None)
+            joined.append(replace(target, source=one.source, source_span=one.source_span, targets=targets))
         hypotheses.append(replace(hypothesis, terms=tuple(joined)))
     return replace(translation, hypotheses=tuple(hypotheses))
 
@@ -123,7 +137,7 @@ def split_parameters(
 
     The first model takes the beam size and its own defaults, as the other options are meant for the translation. Both
     take the deadline, and both split sentences: the second model's text is the joined translation of the first. The
-    first model copies terms, so that the second finds them.
+    first model copies terms, and the second writes their targets in place of the copies.
     """
     options = DecodingOptions(beam_size=parameters.options.beam_size, num_hypotheses=1)
     copies = None if parameters.terms is None else TermCopies(parameters.terms)
@@ -189,12 +203,11 @@ async def submit_over_pivot(
 
     async def go_on(index: int, pivot: Translation) -> Pending:
         prefix = None if prefixes is None else [prefixes[index]]
-        placeholders = carried_placeholders(second, texts[index])
-        carried = replace(second, terms=carried_terms(second.terms, pivot), placeholders=placeholders)
+        of_text = carried(second, texts[index], pivot)
 
         async def submit_text() -> Pending:
             Deadline(parameters.deadline).check("the second model's queue was full")
-            return await submit(second_model, [pivot.text], carried, prefix, on_progress)
+            return await submit(second_model, [pivot.text], of_text, prefix, on_progress)
 
         try:
             return await submit_when_there_is_room(submit_text)

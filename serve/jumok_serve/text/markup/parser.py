@@ -250,8 +250,12 @@ def _with_placeholders(
         return block
     for span in spans:
         span.start, span.end = read.place(span.start), read.place(span.end)
-    places = [(one.holes[0].first, one.holes[-1].after) for one in read.placeholders]
-    forms = tuple("".join(written.get(index, block.text[index]) for index in range(*place)) for place in places)
+    forms = tuple(
+        block.escape(one.content)
+        if one.holes[0].content
+        else "".join(written.get(at, block.text[at]) for at in range(one.holes[0].first, one.holes[-1].after))
+        for one in read.placeholders
+    )
     return Block(read.text, block.spans, block.entities, block.literal, read, forms)
 
 
@@ -261,7 +265,8 @@ def _parts(text: str, hole: Hole, edges: Sequence[int]) -> Iterator[Hole]:
     for first, after in pairwise((hole.first, *inner, hole.after)):
         part = text[first:after]
         if part.strip():
-            yield Hole(first + len(part) - len(part.lstrip()), first + len(part.rstrip()), hole.kind)
+            start, end = first + len(part) - len(part.lstrip()), first + len(part.rstrip())
+            yield hole._replace(first=start, after=end)
 
 
 class _BlockBuilder:

@@ -7,6 +7,7 @@ from itertools import islice
 
 import pytest
 
+from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, RULES, Rule, find_holes
 from jumok_serve.text.terms import Placeholders, count_marks
 from jumok_serve.text.terms.glossary import MAX_CHARACTERS, MAX_PATTERNS, Patterns
@@ -62,7 +63,8 @@ def test_kinds_and_patterns(asked: str | Iterable[str], text: str, parts: list[s
 
 def test_of_one_place_a_pattern_counts_and_else_the_first_to_begin() -> None:
     holes = Placeholders(("braces",), ("{a}-*", "b")).find("{a}-1 {b} b {c}")
-    assert holes == [(0, 5, "copied"), (6, 9, "braces"), (10, 11, "copied"), (12, 15, "braces")]
+    parts = (0, 5, "copied"), (6, 9, "braces"), (10, 11, "copied"), (12, 15, "braces")
+    assert holes == [Hole(*one) for one in parts]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
