@@ -2,9 +2,10 @@
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from jumok_serve.tasks.particles import particles
@@ -16,6 +17,7 @@ _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
+PERCENT_SIGNS: Final = frozenset("%\uff05\u066a")
 _APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
@@ -24,6 +26,10 @@ _TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
+_PERCENTAGE: Final = re.compile(
+    r"(?:[%\u066a]\s?|百分之)?(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,'\u2019\u00a0\u202f]\d{3}(?!\d)|[.,]\d{1,15}){0,5}"
+    r"(?:\s?(?:[%\uff05\u066a]|(?i:pro[sz]ent|procent|per\s?cent|pour\s?cent|por\s?cien|процент|퍼센트|프로|パーセント)))?"
+)
 _GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
 """Letter behind a copy that is no ending of it, as of a genitive."""
 
@@ -83,14 +89,23 @@ class Splicing:
         placeholders: its placeholders, [n].
         target: the translation.
         begin: index in the translation after the target prefix, which stays as it is.
+        keeps_percentages: True: percentages that the translation lacks are placeholders too.
 
     Attributes:
         complete: True if the translation has a copy of each.
     """
 
-    def __init__(self, text: str, placeholders: Sequence[Placeholder], target: str, begin: int = 0) -> None:
+    def __init__(
+        self,
+        text: str,
+        placeholders: Sequence[Placeholder],
+        target: str,
+        begin: int = 0,
+        *,
+        keeps_percentages: bool = False,
+    ) -> None:
         self._text = text
-        self._placeholders = placeholders
+        self._placeholders = [*placeholders]
         self._target = target
         self._begin = begin
         self._copies = dict[int, Place]()
@@ -110,7 +125,32 @@ class Splicing:
                 elif first >= begin:
                     edits.append(_widened(target, first, after, begin))
         self._edits = list(self._with_marks(sorted(edits)))
-        self.complete = len(self._copies) == len(placeholders)
+        self._kept = [(edit.first, edit.after) for edit in self._edits]
+        if keeps_percentages and target != text:
+            self._add_percentages()
+        self.complete = len(self._copies) == len(self._placeholders)
+
+    def _add_percentages(self) -> None:
+        """Add percentages that the translation lacks; others that it has instead are their copies."""
+        written: dict[str, deque[Place]] = {}
+        for place, digits in _percentages(self._target, self._kept):
+            if place[0] >= self._begin:
+                written.setdefault(digits, deque()).append(place)
+        lacking = list[Place]()
+        for place, digits in _percentages(self._text, [one.place for one in self._placeholders]):
+            if not PERCENT_SIGNS.isdisjoint(self._text[slice(*place)]):
+                if found := written.get(digits):
+                    insort(self._kept, found.popleft())
+                else:
+                    lacking.append(place)
+        surplus = deque(sorted(chain.from_iterable(written.values())))
+        for first, after in lacking:
+            number, content = len(self._placeholders), self._text[first:after]
+            self._placeholders.append(Placeholder(first, after, content, (), spliced=True))
+            if surplus:
+                place = self._copies[number] = surplus.popleft()
+                insort(self._edits, Edit(*place, number))
+                insort(self._kept, place)
 
     def _with_marks(self, edits: Sequence[Edit]) -> Iterator[Edit]:
         """Yield changes that replace marks beside copies too, which would make other placeholders, as `%` of `%%s`.
@@ -162,11 +202,10 @@ class Splicing:
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
         """Yield the changes that write placeholders without a copy."""
-        firsts = [edit.first for edit in self._edits]
 
         def is_free(place: Place) -> bool:
-            number = bisect_left(firsts, place[1])
-            return place[0] >= self._begin and (not number or self._edits[number - 1].after <= place[0])
+            number = bisect_left(self._kept, (place[1],))
+            return place[0] >= self._begin and (not number or self._kept[number - 1][1] <= place[0])
 
         target = self._target
         free = [pair for pair in pairs or [Pair(word, (0, 0)) for word in words(target)] if is_free(pair.place)]
@@ -174,17 +213,26 @@ class Splicing:
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
         edges = sorted({self._begin, *(edge for pair in free for edge in pair.place), len(target)})
-        rests = [  # of copies that broke
-            pair.place for pair in free if self._marks.issuperset(target[slice(*pair.place)])
-        ]
+        rests: dict[str, deque[Place]] = {}  # of copies that broke, by what is left
+        for pair in free:
+            if self._marks.issuperset(written := target[slice(*pair.place)]):
+                rests.setdefault(written, deque()).append(pair.place)
+        used = set[int]()
         for number, one in self._numbered(missing=True):
             read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
             run = _longest([word for (_, end), word in inside if end <= one.end], target)
-            copy = run if run is not None and _stands_for(target[slice(*run)], read) else None
-            copy = copy or next((word for word in rests if set(target[slice(*word)]) <= set(read)), None)
+            written = target[slice(*run)] if run else ""
+            is_number = written.isdecimal() and read[0].isdecimal() and written not in self._text
+            copy = run if written and (is_number or _stands_for(written, read)) else None
+            for left in rests.values():
+                while left and left[0][0] in used:
+                    left.popleft()
+            copy = copy or min(
+                (left[0] for mark, left in rests.items() if left and set(mark) <= set(read)), default=None
+            )
             if copy is not None:
-                rests = [word for word in rests if not copy[0] <= word[0] < copy[1]]
+                used.update(range(*copy))
                 yield Edit(*copy, number)
                 continue
             place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
@@ -261,6 +309,20 @@ class Splicing:
         add(self._target[done:])
         missing = frozenset(number for number, _ in self._numbered(missing=True))
         return Spliced("".join(parts), self._placeholders, tuple(places), missing, tuple(moved))
+
+
+def _percentages(text: str, taken: Sequence[Place] = ()) -> Iterator[tuple[Place, str]]:
+    """Yield the places of a text's percentages, and their digits without separators.
+
+    Args:
+        taken: places in their order that no percentage overlaps.
+    """
+    for found in _PERCENTAGE.finditer(text):
+        first, after = found.span()
+        number = bisect_left(taken, (after,))
+        is_number = found[0][0].isdecimal() and found[0][-1].isdecimal()
+        if not is_number and (not number or taken[number - 1][1] <= first):
+            yield (first, after), "".join(str(int(one)) for one in found[0] if one.isdecimal())
 
 
 def _copies_of(texts: Collection[str], target: str) -> list[Place]:

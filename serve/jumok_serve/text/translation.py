@@ -37,7 +37,7 @@ from jumok_serve.text.sentence_splitting import (
     split,
     too_many_sentences,
 )
-from jumok_serve.text.splicing import Spliced, Splicing
+from jumok_serve.text.splicing import PERCENT_SIGNS, Spliced, Splicing
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count, check_text
 
 
@@ -172,6 +172,7 @@ class PendingTexts:
         sentences: the sentences of all texts.
         aligner: aligns words of texts with tags and placeholders; None: there are none, or the model has no aligner.
         prefixes: beginnings of the translations.
+        keeps_percentages: see `Splicing`.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
@@ -182,12 +183,14 @@ class PendingTexts:
         aligner: TeacherForcing | None,
         prefixes: Sequence[str] = (),
         *,
+        keeps_percentages: bool,
         length_penalty: float,
     ) -> None:
         self._sentences = sentences
         self._texts = texts
         self._prefixes = prefixes or [""] * len(texts)
         self._aligner = aligner
+        self._keeps_percentages = keeps_percentages
         self._length_penalty = length_penalty
         self._firsts = [0, *accumulate(text.num_sources for text in texts)]
         self._decoded: list[list[str]] = [[] for _ in texts]  # finished sentences of each text
@@ -202,7 +205,14 @@ class PendingTexts:
     @property
     def has_placeholders(self) -> bool:
         """See `Pending`."""
-        return any(part.placeholders for _, _, _, part in self._blocks())
+        blocks = (part for _, _, _, part in self._blocks())
+        return any(self._is_spliced(part, number) for part in blocks for number in range(len(part.sources)))
+
+    def _is_spliced(self, part: Sentences, number: int) -> bool:
+        """True if a sentence's translation may be changed after the search."""
+        if part.placeholders and part.placeholders[number]:
+            return True
+        return self._keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number))
 
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
@@ -212,6 +222,7 @@ class PendingTexts:
                 [text],
                 self._aligner,
                 self._prefixes[index : index + 1],
+                keeps_percentages=self._keeps_percentages,
                 length_penalty=self._length_penalty,
             )
             for index, text in enumerate(self._texts)
@@ -228,7 +239,7 @@ class PendingTexts:
         text, first, decoded = self._texts[index].blocks[0], self._firsts[index], self._decoded[index]
         while len(decoded) < len(text.sources) and self._sentences.is_final(first + len(decoded)):
             stable = self._sentences.stable_text(first + len(decoded))
-            if text.placeholders and text.placeholders[len(decoded)]:
+            if self._is_spliced(text, len(decoded)):
                 splicing = self._splicing(index, text, len(decoded), stable)
                 if not splicing.complete:
                     break
@@ -236,7 +247,7 @@ class PendingTexts:
             decoded.append(stable)
         if len(decoded) == len(text.sources):
             return text.joined(decoded)
-        if text.placeholders and text.placeholders[len(decoded)]:
+        if self._is_spliced(text, len(decoded)):
             return text.begun(decoded)
         return text.begun([*decoded, self._sentences.stable_text(first + len(decoded))])
 
@@ -252,7 +263,8 @@ class PendingTexts:
             target = text
         prefix = self._prefixes[index] if sentences is self._texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
-        return Splicing(text, sentences.placeholders[number], target, begin)
+        placeholders = sentences.placeholders[number] if sentences.placeholders else ()
+        return Splicing(text, placeholders, target, begin, keeps_percentages=self._keeps_percentages)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
@@ -286,8 +298,8 @@ class PendingTexts:
         return {
             (first + number, rank): self._splicing(index, part, number, one.text)
             for index, first, _, part in self._blocks()
-            for number, of_sentence in enumerate(part.placeholders)
-            if of_sentence
+            for number in range(len(part.sources))
+            if self._is_spliced(part, number)
             for rank, one in enumerate(translations[first + number].hypotheses)
         }
 
@@ -301,7 +313,7 @@ class PendingTexts:
         inside = dict[tuple[int, int], str]()
         for _, first, block, part in self._blocks():
             tagged = block is not None and needs_alignment(block)
-            for number in range(len(part.sources) if tagged or part.placeholders else 0):
+            for number in range(len(part.sources)):
                 for rank in range(len(translations[first + number].hypotheses)):
                     key = first + number, rank
                     if tagged or (key in splicings and not splicings[key].complete):
@@ -584,6 +596,7 @@ def submit_texts(
         annotated,
         model.teacher_forcing if aligns else None,
         [prefix or "" for prefix in target_prefixes or ()],
+        keeps_percentages=parameters.placeholders is not None and parameters.placeholders.keeps_percentages,
         length_penalty=options.length_penalty,
     )
 

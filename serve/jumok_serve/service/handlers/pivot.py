@@ -53,6 +53,7 @@ class _Literal(NamedTuple):
     """Placeholders of the first model's text; a `HoleFinder`."""
 
     pattern: re.Pattern[str]
+    keeps_percentages: bool
 
     def find(self, text: str) -> list[Hole]:
         """Return their copies in a text."""
@@ -70,7 +71,9 @@ def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFi
     if any(hole.kind == "icu" for hole in holes):
         return parameters.placeholders
     found = sorted({text[hole.first : hole.after] for hole in holes}, key=len, reverse=True)
-    return _Literal(re.compile("|".join(map(re.escape, found)))) if found else None
+    keeps_percentages = parameters.placeholders.keeps_percentages
+    pattern = "|".join(map(re.escape, found)) or "(?!)"
+    return _Literal(re.compile(pattern), keeps_percentages) if found or keeps_percentages else None
 
 
 def carried_terms(terms: TermFinder | None, pivot: Translation) -> TermFinder | None:

@@ -190,6 +190,7 @@ class Placeholders:
 
     Attributes:
         kinds: see `jumok_serve.text.holes.KINDS`.
+        keeps_percentages: see `HoleFinder`.
         num_bytes: memory that they take, about.
 
     Raises:
@@ -206,6 +207,7 @@ class Placeholders:
             _check_pattern(pattern)
         self._patterns = Patterns(patterns) if patterns else None
         self.kinds = frozenset(kinds)
+        self.keeps_percentages = "percent" in kinds
         self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
 
     def find(self, text: str) -> list[Hole]:
