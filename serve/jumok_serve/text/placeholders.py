@@ -13,6 +13,8 @@ from jumok_serve.tasks.stand_ins import Hole, HoleFinder, StandIns
 from jumok_serve.tasks.word_alignment import Place
 from jumok_serve.text.messages import Branch, Message, parse_message, unescaped
 
+MARK: Final = "\u200e"
+"""Read in place of marks of direction: no token of a usual tokenizer."""
 _COVER: Final = "\ufffc"
 """Object replacement character, in place of the placeholders of a message while others are looked for."""
 
@@ -149,7 +151,8 @@ class PlaceholderReader:
             position = group[-1].after
             content = text[group[0].first : position]
             spliced = not self.stand_ins.reads(content)
-            read = stand_in(group[0].first) if spliced else content
+            is_mark = all(hole.kind == "entity" and hole.after - hole.first == 1 for hole in group)
+            read = MARK * is_mark or (stand_in(group[0].first) if spliced else content)
             parts.append(read)
             found.append(Placeholder(length, length + len(read), content, group, spliced))
             length += len(read)

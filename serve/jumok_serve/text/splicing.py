@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.word_alignment import Pair, Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
-from jumok_serve.text.placeholders import Placeholder
+from jumok_serve.text.placeholders import MARK, Placeholder
 
 _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
@@ -236,6 +236,8 @@ class Splicing:
                 yield Edit(*copy, number)
                 continue
             place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
+            if read == MARK and (not one.start or one.end == len(self._text)):
+                place = len(target) if one.start else self._begin
             yield Edit(place, place, number)
 
     def _numbered(self, *, missing: bool) -> Iterator[tuple[int, Placeholder]]:

@@ -18,7 +18,7 @@ from jumok_serve.interrupts import check
 from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
+from jumok_serve.text.holes import BIDI, DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
 from jumok_serve.tokenizers.sentencepiece import ranges
 
 
@@ -174,7 +174,7 @@ MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
 
 
-_MARK: Final = re.compile(r"[%~<>\[\]_⟦⟧{}$@/\\:&#]|\d+|--|[\W_]-[A-Za-z]|\.\w|XX|[Ww]ww")
+_MARK: Final = re.compile(rf"[%~<>\[\]_⟦⟧{{}}$@/\\:&#{BIDI}]|\d+|--|(?<![^\W_])-[A-Za-z]|\.\w|XX|[Ww]ww")
 """What every placeholder has, and most sentences do not."""
 
 
