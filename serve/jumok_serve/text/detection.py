@@ -5,14 +5,13 @@ import threading
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError, JumokError, LanguageNotFoundError
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Translation
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, primary_language
-from jumok_serve.text.holes import DEFAULT_KINDS, find_holes
+from jumok_serve.text.holes import DEFAULT_KINDS, find_holes, without
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -67,8 +66,6 @@ _TAG: Final = re.compile(r"<[^<>]*>")
 _WORD: Final = re.compile(r"[!-~]+")
 _CODE: Final = re.compile(r"[@{}\\%$]|://|www\.|/.*/")
 """Mark of an ASCII word that is an address, a path or a placeholder."""
-_CODE_KINDS: Final = DEFAULT_KINDS - {"braces", "icu"}
-"""Placeholders without those that a message has language in."""
 _loading = threading.Lock()
 
 
@@ -187,16 +184,17 @@ def _ranked(text: str, expected: Mapping[str, str]) -> list[DetectedLanguage]:
     Args:
         expected: tags of the languages that are expected, by the detector's names.
     """
-    beginning = _TAG.sub(" ", text[:MAX_CHARACTERS])
-    edges = [0, *chain.from_iterable(hole[:2] for hole in find_holes(beginning, _CODE_KINDS)), len(beginning)]
-    beginning = " ".join(beginning[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
-    beginning = _WORD.sub(_without_code, beginning)
-    scripts = {_script(letter) for letter in set(beginning) if letter.isalpha()}
+    text = _TAG.sub(" ", text[:MAX_CHARACTERS])
+    # Braces of a message are around language.
+    text = _WORD.sub(
+        _blanked, without(text, (hole[:2] for hole in find_holes(text, DEFAULT_KINDS - {"braces", "icu"})))
+    )
+    scripts = {_script(letter) for letter in set(text) if letter.isalpha()}
     if not scripts:
         return []
     weighted = {
         name: probability * (EXPECTED if name in expected else 1)
-        for name, probability in _model().rank(beginning)
+        for name, probability in _model().rank(text)
         if not scripts.isdisjoint(_SCRIPTS_OF.get(name, ("LATIN",)))
     }
     total = sum(weighted.values())
@@ -208,7 +206,7 @@ def _ranked(text: str, expected: Mapping[str, str]) -> list[DetectedLanguage]:
     return [DetectedLanguage(expected.get(name, name), weighted[name] / total) for name in ranked if name != _NOTHING]
 
 
-def _without_code(word: re.Match[str]) -> str:
+def _blanked(word: re.Match[str]) -> str:
     return " " if _CODE.search(word[0]) else word[0]
 
 

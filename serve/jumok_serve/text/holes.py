@@ -1,15 +1,16 @@
 """Holes of texts: placeholders, addresses and other parts that are not language, found by one table of rules."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final, NamedTuple
 
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.messages import Branch, Message, parse_message
 
-__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag"]
+__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag", "without"]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
@@ -117,9 +118,10 @@ RULES: Final = (
         "<",
         r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
         r"|<[A-Za-z][\w:.-]{0,60}+(?=\s{1,9}+[\w:-]{1,60}+=[\"'])⟨ATTRIBUTES⟩>|<%[^%\n]{1,200}+%>"
+        r"|(?:<(?i:alt|cmd|control|ctrl|meta|primary|shift|super)>\+?){1,4}(?:[A-Z0-9]⟨W⟩{0,11}|[a-z](?!⟨W⟩))?"
         r"|<!--(?:[^-]|-(?!->)){0,1000}-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
         """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
-        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
+        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->  <Ctrl>+<Shift>S  <alt>F4""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
         "XLIFF 1.2 and 2.1, inline elements; HTML, void elements",
     ),
@@ -404,6 +406,12 @@ def compiled(pattern: str) -> re.Pattern[str]:
     while "⟨" in pattern:
         pattern = re.sub("⟨([A-Z]+)⟩", lambda name: _NAMES[name[1]], pattern)
     return re.compile(pattern)
+
+
+def without(text: str, places: Iterable[tuple[int, int]]) -> str:
+    """Return a text with spaces in place of some parts, which are in their order."""
+    edges = [0, *chain.from_iterable(places), len(text)]
+    return " ".join(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def kinds_of_flag(flag: str) -> frozenset[str]:

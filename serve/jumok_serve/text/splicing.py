@@ -23,6 +23,7 @@ _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
 _TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
 """A tag in plain text."""
+_STATEMENT: Final = re.compile(r"\{%-?\s*(?:if|unless|for|el|end|with|block|case|when)|\{\{(?:[#^/]|\s*else)")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
@@ -89,20 +90,14 @@ class Splicing:
         placeholders: its placeholders, [n].
         target: the translation.
         begin: index in the translation after the target prefix, which stays as it is.
-        keeps_percentages: True: percentages that the translation lacks are placeholders too.
+        percentages: True: percentages that the translation lacks are placeholders too.
 
     Attributes:
         complete: True if the translation has a copy of each.
     """
 
     def __init__(
-        self,
-        text: str,
-        placeholders: Sequence[Placeholder],
-        target: str,
-        begin: int = 0,
-        *,
-        keeps_percentages: bool = False,
+        self, text: str, placeholders: Sequence[Placeholder], target: str, begin: int = 0, *, percentages: bool = False
     ) -> None:
         self._text = text
         self._placeholders = [*placeholders]
@@ -126,7 +121,7 @@ class Splicing:
                     edits.append(_widened(target, first, after, begin))
         self._edits = list(self._with_marks(sorted(edits)))
         self._kept = [(edit.first, edit.after) for edit in self._edits]
-        if keeps_percentages and target != text:
+        if percentages and target != text:
             self._add_percentages()
         self.complete = len(self._copies) == len(self._placeholders)
 
@@ -138,19 +133,17 @@ class Splicing:
                 written.setdefault(digits, deque()).append(place)
         lacking = list[Place]()
         for place, digits in _percentages(self._text, [one.place for one in self._placeholders]):
-            if not PERCENT_SIGNS.isdisjoint(self._text[slice(*place)]):
-                if found := written.get(digits):
-                    insort(self._kept, found.popleft())
-                else:
-                    lacking.append(place)
+            if found := written.get(digits):
+                insort(self._kept, found.popleft())
+            elif not PERCENT_SIGNS.isdisjoint(self._text[slice(*place)]):
+                lacking.append(place)
         surplus = deque(sorted(chain.from_iterable(written.values())))
         for first, after in lacking:
-            number, content = len(self._placeholders), self._text[first:after]
-            self._placeholders.append(Placeholder(first, after, content, (), spliced=True))
             if surplus:
-                place = self._copies[number] = surplus.popleft()
-                insort(self._edits, Edit(*place, number))
-                insort(self._kept, place)
+                self._copies[len(self._placeholders)] = surplus[0]
+                insort(self._edits, Edit(*surplus[0], len(self._placeholders)))
+                insort(self._kept, surplus.popleft())
+            self._placeholders.append(Placeholder(first, after, self._text[first:after], (), spliced=True))
 
     def _with_marks(self, edits: Sequence[Edit]) -> Iterator[Edit]:
         """Yield changes that replace marks beside copies too, which would make other placeholders, as `%` of `%%s`.
@@ -182,7 +175,10 @@ class Splicing:
         return self._written(self._in_pairs(sorted([*self._edits, *missing])))
 
     def _in_pairs(self, edits: list[Edit]) -> list[Edit]:
-        """Change the start tag and the end tag of a pair for each other if they are in the wrong order."""
+        """Change the start tag and the end tag of a pair for each other if they are in the wrong order.
+
+        Statements of templates are in the order of the text.
+        """
         places = {edit.number: place for place, edit in enumerate(edits)}
         opened: dict[str, list[int]] = {}
         for number, one in enumerate(self._placeholders):
@@ -198,6 +194,10 @@ class Splicing:
                         edits[place]._replace(number=start),
                         edits[other]._replace(number=number),
                     )
+        statements = [number for number, one in enumerate(self._placeholders) if _STATEMENT.match(one.content)]
+        if not self._begin:
+            for number, place in zip(statements, sorted(places[number] for number in statements), strict=True):
+                edits[place] = edits[place]._replace(number=number)
         return edits
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
@@ -228,10 +228,8 @@ class Splicing:
             for left in rests.values():
                 while left and left[0][0] in used:
                     left.popleft()
-            copy = copy or min(
-                (left[0] for mark, left in rests.items() if left and set(mark) <= set(read)), default=None
-            )
-            if copy is not None:
+            own = [left[0] for mark, left in rests.items() if left and set(mark) <= set(read)]
+            if copy := copy or min(own, default=None):
                 used.update(range(*copy))
                 yield Edit(*copy, number)
                 continue
@@ -304,6 +302,9 @@ class Splicing:
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
                 following, neighbour = self._target[done : done + 1], self._text[one.end : one.end + 1]
+                if is_free and (neighbour, following) == ("\u00a0", " "):
+                    add("\u00a0")
+                    done += 1
                 is_glued = is_free and _GLUED.match(self._target, done) and neighbour not in _APOSTROPHES
                 if is_glued or (inserted and not self._is_particle(done)):
                     add(space_between("a", following, neighbour))

@@ -25,9 +25,10 @@ from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
 from jumok_serve.tasks.word_alignment import Pair, Place, TokenAlignment, align_words, token_places
+from jumok_serve.text.holes import without
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
-from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
+from jumok_serve.text.placeholders import MARK, Placeholder, PlaceholderReader, ReadText
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,
     SplitText,
@@ -205,14 +206,12 @@ class PendingTexts:
     @property
     def has_placeholders(self) -> bool:
         """See `Pending`."""
-        blocks = (part for _, _, _, part in self._blocks())
-        return any(self._is_spliced(part, number) for part in blocks for number in range(len(part.sources)))
+        return any(self._is_spliced(part, number) for *_, part in self._blocks() for number in range(len(part.sources)))
 
     def _is_spliced(self, part: Sentences, number: int) -> bool:
         """True if a sentence's translation may be changed after the search."""
-        if part.placeholders and part.placeholders[number]:
-            return True
-        return self._keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number))
+        has_some = bool(part.placeholders and part.placeholders[number])
+        return has_some or (self._keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number)))
 
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
@@ -264,7 +263,7 @@ class PendingTexts:
         prefix = self._prefixes[index] if sentences is self._texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
         placeholders = sentences.placeholders[number] if sentences.placeholders else ()
-        return Splicing(text, placeholders, target, begin, keeps_percentages=self._keeps_percentages)
+        return Splicing(text, placeholders, target, begin, percentages=self._keeps_percentages)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
@@ -700,7 +699,7 @@ def split_all(texts: Sequence[ReadText], direction: Direction, parameters: Trans
 
 
 def _around(found: SplitText, placeholders: Sequence[Placeholder]) -> SplitText:
-    """Join sentences around placeholders, and make sentences of placeholders between them."""
+    """Join sentences around placeholders and beside marks of direction; placeholders between them are sentences too."""
     text = found.kept[0] + "".join(chain.from_iterable(zip(found.sentences, found.kept[1:], strict=True)))
     places, end = [(one.start, one.end) for one in placeholders], len(found.kept[0])
     for sentence, kept in zip(found.sentences, found.kept[1:], strict=True):
@@ -709,7 +708,7 @@ def _around(found: SplitText, placeholders: Sequence[Placeholder]) -> SplitText:
         end += len(sentence) + len(kept)
     joined = list[tuple[int, int]]()
     for first, after in sorted(places):
-        if joined and first < joined[-1][1]:
+        if joined and first < joined[-1][1] + (MARK in text[first - 1 : first + 1]):
             joined[-1] = joined[-1][0], max(after, joined[-1][1])
         else:
             joined.append((first, after))
@@ -745,7 +744,7 @@ def read_sentences(
 
     def is_copied(sentence: str, source: Source, placeholders: Sequence[Placeholder]) -> bool:
         if placeholders:
-            sentence = _without(sentence, placeholders)
+            sentence = without(sentence, (one.place for one in placeholders))
             if not any(map(str.isalnum, sentence)):
                 return True
             source = read([sentence])[0] if parameters.copy_unreadable else source
@@ -794,12 +793,6 @@ def read_sentences(
             )
         )
     return found
-
-
-def _without(sentence: str, placeholders: Sequence[Placeholder]) -> str:
-    """Return a sentence with spaces in place of its placeholders."""
-    edges = [0, *(edge for one in placeholders for edge in (one.start, one.end)), len(sentence)]
-    return " ".join(sentence[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def is_text(text: object) -> bool:

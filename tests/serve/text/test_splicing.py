@@ -19,6 +19,9 @@ CONTENTS = {
     "$4": "<b>",
     "$5": "</b>",
     "11": "https://example.org/?a=b",
+    "$6": "{% if x %}",
+    "$7": "{% else %}",
+    "$8": "{% endif %}",
     "%s": "%s",
     "Foo": "Foo",
 }
@@ -79,6 +82,11 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("%s's file", "%ss Datei", None, "%ss Datei"),
         ("chapter %s", "제%s장", None, "제%s장"),
         ("$1$2", "$1$2", None, "{a}{b}"),
+        ("delete $1\u00a0files", "$1 Dateien löschen", None, "{a}\u00a0Dateien löschen"),
+        ("delete\u00a0$1 files", "$1 Dateien löschen", None, "{a} Dateien löschen"),
+        ("open $1\u00a0$2", "$2 $1 öffnen", None, "{b} {a}\u00a0öffnen"),
+        ("$1\u00a0files", "$1개 파일", None, "{a}개 파일"),
+        ("$6 yes $7 no $8 $1", "$1 $8 ja $6 nein $7", None, "{a} {% if x %} ja {% else %} nein {% endif %}"),
         ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
         ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies </b> <b> ansehen</b>"),
         ("see $4this$5", "dies ansehen", "0-1 1-0", "<b>dies</b> ansehen"),
@@ -168,6 +176,6 @@ def test_time_grows_with_the_copies_that_broke(left: str) -> None:
 def test_a_percentage_that_a_translation_lacks_is_placed(
     text: str, target: str, links: str | None, expected: str
 ) -> None:
-    splicing = Splicing(text, placeholders_of(text), target, keeps_percentages=True)
+    splicing = Splicing(text, placeholders_of(text), target, percentages=True)
     spliced = splicing.spliced(None if links is None else aligned(text, target, links))
     assert spliced.text == expected

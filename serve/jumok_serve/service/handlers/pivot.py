@@ -61,7 +61,7 @@ class _Literal(NamedTuple):
 
 
 def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFinder | None:
-    """Return the finder of a text's placeholders in its translation by the first model, or None without any.
+    """Return the finder of a text's placeholders in its translation by the first model, or None if none are kept.
 
     Other words beside a placeholder would make the scanner see something else.
     """
@@ -71,9 +71,8 @@ def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFi
     if any(hole.kind == "icu" for hole in holes):
         return parameters.placeholders
     found = sorted({text[hole.first : hole.after] for hole in holes}, key=len, reverse=True)
-    keeps_percentages = parameters.placeholders.keeps_percentages
-    pattern = "|".join(map(re.escape, found)) or "(?!)"
-    return _Literal(re.compile(pattern), keeps_percentages) if found or keeps_percentages else None
+    pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")  # of nothing
+    return _Literal(pattern, parameters.placeholders.keeps_percentages)
 
 
 def carried_terms(terms: TermFinder | None, pivot: Translation) -> TermFinder | None:
