@@ -200,7 +200,7 @@ def _spelled(tokens: Sequence[AlignedToken]) -> list[str]:
 
 def heads_of(bundle: Bundle, precision: str) -> dict[str, Heads]:
     """Return the heads that are compared, by name."""
-    sizes = bundle.variant(precision).cross_attention
+    sizes = bundle.variant(precision).attention()
     if sizes is None:
         raise SystemExit(f"{bundle.path} has no aligner")
     layers, heads = (range(size) for size in sizes)

@@ -40,6 +40,10 @@ class Hole(NamedTuple):
 class HoleFinder(Protocol):
     """Finds the placeholders of a request's texts."""
 
+    @property
+    def keeps_percentages(self) -> bool:
+        """True if a percentage, which is text, becomes a placeholder if a translation lacks it."""
+
     def find(self, text: str) -> Sequence[Hole]:
         """Return the placeholders of a text in their order; they share no character."""
 

@@ -11,6 +11,7 @@ from jumok_proto.errors import InvalidArgumentError, JumokError, LanguageNotFoun
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Translation
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, primary_language
+from jumok_serve.text.holes import DEFAULT_KINDS, find_holes, without
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -183,13 +184,17 @@ def _ranked(text: str, expected: Mapping[str, str]) -> list[DetectedLanguage]:
     Args:
         expected: tags of the languages that are expected, by the detector's names.
     """
-    beginning = _WORD.sub(_without_code, _TAG.sub(" ", text[:MAX_CHARACTERS]))
-    scripts = {_script(letter) for letter in set(beginning) if letter.isalpha()}
+    text = _TAG.sub(" ", text[:MAX_CHARACTERS])
+    # Braces of a message are around language.
+    text = _WORD.sub(
+        _blanked, without(text, (hole[:2] for hole in find_holes(text, DEFAULT_KINDS - {"braces", "icu"})))
+    )
+    scripts = {_script(letter) for letter in set(text) if letter.isalpha()}
     if not scripts:
         return []
     weighted = {
         name: probability * (EXPECTED if name in expected else 1)
-        for name, probability in _model().rank(beginning)
+        for name, probability in _model().rank(text)
         if not scripts.isdisjoint(_SCRIPTS_OF.get(name, ("LATIN",)))
     }
     total = sum(weighted.values())
@@ -201,7 +206,7 @@ def _ranked(text: str, expected: Mapping[str, str]) -> list[DetectedLanguage]:
     return [DetectedLanguage(expected.get(name, name), weighted[name] / total) for name in ranked if name != _NOTHING]
 
 
-def _without_code(word: re.Match[str]) -> str:
+def _blanked(word: re.Match[str]) -> str:
     return " " if _CODE.search(word[0]) else word[0]
 
 

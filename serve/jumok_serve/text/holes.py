@@ -1,21 +1,24 @@
 """Holes of texts: placeholders, addresses and other parts that are not language, found by one table of rules."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final, NamedTuple
 
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.messages import Branch, Message, parse_message
 
-__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag"]
+__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag", "without"]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
 _PIECE: Final = 2**12
 """Characters at which holes may begin in one search, which holds Python's lock: some milliseconds at worst."""
 
+BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Marks of the direction of writing."""
 HANGUL: Final = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff"
@@ -50,7 +53,12 @@ _NAMES: Final = {
     r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?){0,10}",
     "LABEL": r"(?:[A-Za-z0-9-]{1,63}+|[⟨CJK⟩]{1,63}+)",
     "CJK": HANGUL + UNSPACED,
-    "URL": r"(?:⟨W⟩|[-.~:/?#@!$*+,;=%]|&(?!(?:[lg]t|quot|apos|nbsp|#\d{1,5});)"
+    "B": BIDI,
+    "PARTICLE": "에(?:서[는도]?|[는도게])|으로|로부터|까지|부터|를|을|입니다|이며|라[는고]",
+    # Letters of Korean, Japanese and Chinese between signs are a part of an address if no particle begins there.
+    "PART": r"(?<=[/=_#-])(?!⟨PARTICLE⟩|[에의로와과도은는이가만](?![⟨CJK⟩])|[\u3041-\u309f])[⟨CJK⟩]{1,60}?"
+    r"(?=(?:⟨PARTICLE⟩)?(?:[\s⟨B⟩/?#&_(),.;:!\"'<>%=-]|\Z))",
+    "URL": r"(?:⟨W⟩|⟨PART⟩|[-.~:/?#@!$*+,;=%]|&(?!(?:[lg]t|quot|apos|nbsp|#\d{1,5});)"
     r"|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
     "FILE": r"(?:Program Files(?: \(x86\))?|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
@@ -107,9 +115,10 @@ RULES: Final = (
         "<",
         r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
         r"|<[A-Za-z][\w:.-]{0,60}+(?=\s{1,9}+[\w:-]{1,60}+=[\"'])⟨ATTRIBUTES⟩>|<%[^%\n]{1,200}+%>"
+        r"|(?:<(?i:alt|cmd|control|ctrl|meta|primary|shift|super)>\+?){1,4}(?:[A-Z0-9]⟨W⟩{0,11}|[a-z](?!⟨W⟩))?"
         r"|<!--(?:[^-]|-(?!->)){0,1000}-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
         """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
-        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
+        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->  <Ctrl>+<Shift>S  <alt>F4""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
     ),
     # HTML; react-i18next, Trans
@@ -182,11 +191,11 @@ RULES: Final = (
     # GNU, argument syntax
     Rule(
         "option",
-        r"--|[\W_]-[A-Za-z](?!⟨W⟩)",
-        r"(?:(?<=[\w,:] )|(?<=[`'\"(\[|]))-[A-Za-z](?!⟨W⟩|-)"
+        r"--|(?<![^\W_])-[A-Za-z](?!⟨W⟩)",
+        r"(?:(?<=[\w,:] )|(?<=[`'\"(\[|⟨B⟩]))-[A-Za-z](?!⟨W⟩|-)|(?m:^|(?<=\s\s))-(?:[a-z](?!⟨W⟩|-)|[A-Z](?=,? --|$))"
         r"|(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}(?:=(?:[a-z0-9./~:]{1,200}(?<![.:])|[A-Z][A-Z0-9_]{0,60}+))?(?![A-Za-z0-9_])",
-        "--long-option  --verbose  --output=a/b.txt  --output=FILE",
-        "a--b  -- a  ---  --A  -I see  Yes. -I see  a-b  x - y  -in",
+        "--long-option  --verbose  --output=a/b.txt  --output=FILE  -v",
+        "a--b  -- a  ---  --A  -I see  Yes. -I see  -in  a-b  x - y  -in",
     ),
     # Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent
     Rule(
@@ -232,17 +241,17 @@ RULES: Final = (
     Rule(
         "variable",
         ":",
-        r"(?<![^\s(\"'\[>/|#\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|:)",
+        r"(?<![^\s(\"'\[>/|#⟨B⟩]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|:)",
         ":count  :smile:  :+1:",
         "a:b  a: b  ::a  12:30  a :  :p  http://a",
     ),
-    # HTML, character references; XML 1.0, 4.1
+    # HTML, character references; XML 1.0, 4.1; Unicode, 23.2, marks of direction
     Rule(
         "entity",
-        "&",
-        r"&(?:#\d{1,7}+|#[xX][0-9A-Fa-f]{1,6}+|[A-Za-z][\w.-]{1,31}+);",
-        "&amp;  &#39;  &#x27;  &nbsp;  &brandShortName;",
-        "a & b;  R&D  &;  &#;",
+        "[&⟨B⟩]",
+        r"&(?:#\d{1,7}+|#[xX][0-9A-Fa-f]{1,6}+|[A-Za-z][\w.-]{1,31}+);|[⟨B⟩]",
+        "&amp;  &#39;  &#x27;  &nbsp;  &brandShortName;  \u200e  \u202b  \u2069",
+        "a & b;  R&D  &;  &#;  \u200d",
     ),
     # RFC 3986
     Rule(
@@ -250,7 +259,8 @@ RULES: Final = (
         r"://|www\.|(?:mailto|tel|data|magnet|urn|doi):",
         r"(?:(?<!⟨L⟩)[A-Za-z][A-Za-z0-9+.-]{1,20}+://(?:⟨LABEL⟩\.){0,8}|(?<![\w.])(?:www\.(?=\w)|(?:mailto|tel|data|magnet|urn|doi):(?=\w|[+?])))⟨URL⟩",
         "https://example.org/a?b=c(d)  http://example.org  www.example.org  https://en.wikipedia.org/wiki/A_(b)"
-        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://한국.kr/a  https://x.org/{id}/y  tel:+49-30-1",
+        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://한국.kr/a  https://x.org/{id}/y"
+        "  https://ja.wikipedia.org/wiki/日本の歴史/年表?q=한국어  https://zh.wikipedia.org/wiki/北京  tel:+49-30-1",
         "http  ://  www.  hotel: 5  data: a",
     ),
     # RFC 5322, 3.4.1
@@ -318,7 +328,7 @@ _FLAGS: Final = {
     "tilde": "lisp scheme",
 }
 """Flags of a catalogue by kind, without `-format`: those that default kinds suit, and others than those of printf."""
-_ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d|\W-[A-Za-z]")
+_ANY: Final = re.compile(rf"[%{{<\[⟦$@/\\&#_~{BIDI}]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d|(?<!\w)-[A-Za-z]")
 """Found in every text with a hole; most texts are done after this search."""
 
 
@@ -380,6 +390,12 @@ def compiled(pattern: str) -> re.Pattern[str]:
     while "⟨" in pattern:
         pattern = re.sub("⟨([A-Z]+)⟩", lambda name: _NAMES[name[1]], pattern)
     return re.compile(pattern)
+
+
+def without(text: str, places: Iterable[tuple[int, int]]) -> str:
+    """Return a text with spaces in place of some parts, which are in their order."""
+    edges = [0, *chain.from_iterable(places), len(text)]
+    return " ".join(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
 
 
 def kinds_of_flag(flag: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ The model reads a placeholder itself if it has few tokens, and else a short stan
 translation are replaced by the placeholder; surplus ones are left out, and missing ones are placed by alignment.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +12,12 @@ from typing import Final
 
 from jumok_serve.tasks.stand_ins import Hole, HoleFinder, StandIns
 from jumok_serve.tasks.word_alignment import Place
+from jumok_serve.text.holes import BIDI
 from jumok_serve.text.messages import Branch, Message, parse_message, unescaped
 
+MARK: Final = "\u200e"
+"""Read in place of marks of direction: no token of usual tokenizers."""
+_DIRECTION: Final = re.compile(f"[{BIDI}]+")
 _COVER: Final = "\ufffc"
 """Object replacement character, in place of the placeholders of a message while others are looked for."""
 
@@ -149,7 +154,7 @@ class PlaceholderReader:
             position = group[-1].after
             content = group[0].content or text[group[0].first : position]
             spliced = bool(group[0].content) or not self.stand_ins.reads(content)
-            read = stand_in(group[0].first) if spliced else content
+            read = MARK if _DIRECTION.fullmatch(content) else stand_in(group[0].first) if spliced else content
             parts.append(read)
             found.append(Placeholder(length, length + len(read), content, group, spliced))
             length += len(read)

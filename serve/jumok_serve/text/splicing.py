@@ -2,29 +2,36 @@
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.word_alignment import Pair, Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
 from jumok_serve.text.messages import gaps
-from jumok_serve.text.placeholders import Placeholder
+from jumok_serve.text.placeholders import MARK, Placeholder
 
 _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
+PERCENT_SIGNS: Final = frozenset("%\uff05\u066a")
 _APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
 _TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
 """A tag in plain text."""
+_STATEMENT: Final = re.compile(r"\{%-?\s*(?:if|unless|for|el|end|with|block|case|when)|\{\{(?:[#^/]|\s*else)")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
+_PERCENTAGE: Final = re.compile(
+    r"(?:[%\u066a]\s?|百分之)?(?<!\d)(?<!\d[.,])\d{1,15}(?:[.,'\u2019\u00a0\u202f]\d{3}(?!\d)|[.,]\d{1,15}){0,5}"
+    r"(?:\s?(?:[%\uff05\u066a]|(?i:pro[sz]ent|procent|per\s?cent|pour\s?cent|por\s?cien|процент|퍼센트|프로|パーセント)))?"
+)
 _DIGIT: Final = re.compile(r"[.,]?\d")
 _GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
 """Letter behind a copy that is no ending of it, as of a genitive."""
@@ -85,14 +92,17 @@ class Splicing:
         placeholders: its placeholders, [n].
         target: the translation.
         begin: index in the translation after the target prefix, which stays as it is.
+        percentages: True: percentages that the translation lacks are placeholders too.
 
     Attributes:
         complete: True if the translation has a copy of each.
     """
 
-    def __init__(self, text: str, placeholders: Sequence[Placeholder], target: str, begin: int = 0) -> None:
+    def __init__(
+        self, text: str, placeholders: Sequence[Placeholder], target: str, begin: int = 0, *, percentages: bool = False
+    ) -> None:
         self._text = text
-        self._placeholders = placeholders
+        self._placeholders = [*placeholders]
         self._target = target
         self._begin = begin
         edits = list[Edit]()
@@ -109,7 +119,30 @@ class Splicing:
                     edits.append(_widened(target, first, after, begin))
         self._copies = {edit.number: edit[:2] for edit in edits if edit.number >= 0}
         self._edits = list(self._with_marks(sorted(edits)))
-        self.complete = len(self._copies) == len(placeholders)
+        self._kept = [(edit.first, edit.after) for edit in self._edits]
+        if percentages and target != text:
+            self._add_percentages()
+        self.complete = len(self._copies) == len(self._placeholders)
+
+    def _add_percentages(self) -> None:
+        """Add percentages that the translation lacks; others that it has instead are their copies."""
+        written: dict[str, deque[Place]] = {}
+        for place, digits in _percentages(self._target, self._kept):
+            if place[0] >= self._begin:
+                written.setdefault(digits, deque()).append(place)
+        lacking = list[Place]()
+        for place, digits in _percentages(self._text, [one.place for one in self._placeholders]):
+            if found := written.get(digits):
+                insort(self._kept, found.popleft())
+            elif not PERCENT_SIGNS.isdisjoint(self._text[slice(*place)]):
+                lacking.append(place)
+        surplus = deque(sorted(chain.from_iterable(written.values())))
+        for first, after in lacking:
+            if surplus:
+                self._copies[len(self._placeholders)] = surplus[0]
+                insort(self._edits, Edit(*surplus[0], len(self._placeholders)))
+                insort(self._kept, surplus.popleft())
+            self._placeholders.append(Placeholder(first, after, self._text[first:after], (), spliced=True))
 
     def _with_marks(self, edits: Sequence[Edit]) -> Iterator[Edit]:
         """Yield changes that replace marks beside copies too, which would make other placeholders, as `%` of `%%s`.
@@ -139,7 +172,10 @@ class Splicing:
         return self._written(self._in_pairs(sorted([*self._edits, *missing])))
 
     def _in_pairs(self, edits: list[Edit]) -> list[Edit]:
-        """Change the start tag and the end tag of a pair for each other if they are in the wrong order."""
+        """Change the start tag and the end tag of a pair for each other if they are in the wrong order.
+
+        Statements of templates are in the order of the text.
+        """
         places = {edit.number: place for place, edit in enumerate(edits)}
         opened: dict[str, list[int]] = {}
         for number, one in enumerate(self._placeholders):
@@ -153,15 +189,18 @@ class Splicing:
                 if place < other and self._begin <= edits[place].first:
                     for changed, one_of_pair in ((place, start), (other, number)):
                         edits[changed] = edits[changed]._replace(number=one_of_pair)
+        statements = [number for number, one in enumerate(self._placeholders) if _STATEMENT.match(one.content)]
+        if not self._begin:
+            for number, place in zip(statements, sorted(places[number] for number in statements), strict=True):
+                edits[place] = edits[place]._replace(number=number)
         return edits
 
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
         """Yield the changes that write placeholders without a copy."""
-        firsts = [edit.first for edit in self._edits]
 
         def is_free(place: Place) -> bool:
-            number = bisect_left(firsts, place[1])
-            return place[0] >= self._begin and (not number or self._edits[number - 1].after <= place[0])
+            number = bisect_left(self._kept, (place[1],))
+            return place[0] >= self._begin and (not number or self._kept[number - 1][1] <= place[0])
 
         target = self._target
         free = [pair for pair in pairs or [Pair(word, (0, 0)) for word in words(target)] if is_free(pair.place)]
@@ -169,19 +208,29 @@ class Splicing:
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
         edges = sorted({self._begin, *(edge for pair in free for edge in pair.place), len(target)})
-        # Of copies that broke.
-        rests = [pair.place for pair in free if self._marks.issuperset(target[slice(*pair.place)])]
+        rests: dict[str, deque[Place]] = {}  # of copies that broke, by what is left
+        for pair in free:
+            if self._marks.issuperset(written := target[slice(*pair.place)]):
+                rests.setdefault(written, deque()).append(pair.place)
+        used = set[int]()
         for number, one in self._numbered(missing=True):
             read = self._text[one.start : one.end]
             inside = by_start[bisect_left(by_start, ((one.start,),)) : bisect_left(by_start, ((one.end,),))]
             run = _longest([word for (_, end), word in inside if end <= one.end], target)
-            copy = run if run is not None and _stands_for(target[slice(*run)], read) else None
-            copy = copy or next((word for word in rests if set(target[slice(*word)]) <= set(read)), None)
-            if copy is not None:
-                rests = [word for word in rests if not copy[0] <= word[0] < copy[1]]
+            written = target[slice(*run)] if run else ""
+            is_number = written.isdecimal() and read[0].isdecimal() and written not in self._text
+            copy = run if written and (is_number or _stands_for(written, read)) else None
+            for left in rests.values():
+                while left and left[0][0] in used:
+                    left.popleft()
+            own = [left[0] for mark, left in rests.items() if left and set(mark) <= set(read)]
+            if copy := copy or min(own, default=None):
+                used.update(range(*copy))
                 yield Edit(*copy, number)
                 continue
             place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
+            if read == MARK and (not one.start or one.end == len(self._text)):
+                place = len(target) if one.start else self._begin
             yield Edit(place, place, number)
 
     def _numbered(self, *, missing: bool) -> Iterator[tuple[int, Placeholder]]:
@@ -248,6 +297,9 @@ class Splicing:
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
                 following, neighbour = self._target[done : done + 1], self._text[one.end : one.end + 1]
+                if is_free and (neighbour, following) == ("\u00a0", " "):
+                    add("\u00a0")
+                    done += 1
                 is_glued = is_free and _GLUED.match(self._target, done) and neighbour not in _APOSTROPHES
                 if is_glued or (inserted and not self._is_particle(done)):
                     add(space_between("a", following, neighbour))
@@ -255,6 +307,20 @@ class Splicing:
         add(self._target[done:])
         missing = frozenset(number for number, _ in self._numbered(missing=True))
         return Spliced("".join(parts), self._placeholders, tuple(places), missing, tuple(moved))
+
+
+def _percentages(text: str, taken: Sequence[Place] = ()) -> Iterator[tuple[Place, str]]:
+    """Yield the places of a text's percentages, and their digits without separators.
+
+    Args:
+        taken: places in their order that no percentage overlaps.
+    """
+    for found in _PERCENTAGE.finditer(text):
+        first, after = found.span()
+        number = bisect_left(taken, (after,))
+        is_number = found[0][0].isdecimal() and found[0][-1].isdecimal()
+        if not is_number and (not number or taken[number - 1][1] <= first):
+            yield (first, after), "".join(str(int(one)) for one in found[0] if one.isdecimal())
 
 
 def _copies_of(texts: Collection[str], target: str) -> list[Place]:

@@ -25,10 +25,11 @@ from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
 from jumok_serve.tasks.word_alignment import Pair, Place, TokenAlignment, align_words, token_places
+from jumok_serve.text.holes import without
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
 from jumok_serve.text.messages import gaps
-from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText, joined_holes
+from jumok_serve.text.placeholders import MARK, Placeholder, PlaceholderReader, ReadText
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,
     SplitText,
@@ -38,7 +39,7 @@ from jumok_serve.text.sentence_splitting import (
     split,
     too_many_sentences,
 )
-from jumok_serve.text.splicing import Spliced, Splicing
+from jumok_serve.text.splicing import PERCENT_SIGNS, Spliced, Splicing
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count, check_text
 
 
@@ -174,6 +175,7 @@ class PendingTexts:
         sentences: the sentences of all texts.
         aligner: aligns words of texts with tags and placeholders; None: there are none, or the model has no aligner.
         prefixes: beginnings of the translations, one of each text.
+        keeps_percentages: see `Splicing`.
         length_penalty: exponent of the length that a sum of scores is divided by.
     """
 
@@ -181,6 +183,7 @@ class PendingTexts:
     texts: Sequence[AnnotatedText]
     aligner: TeacherForcing | None
     prefixes: Sequence[str]
+    keeps_percentages: bool
     length_penalty: float
 
     def __post_init__(self) -> None:
@@ -196,7 +199,12 @@ class PendingTexts:
     @property
     def has_placeholders(self) -> bool:
         """See `Pending`."""
-        return any(part.placeholders for _, _, _, part in self._blocks())
+        return any(self._is_spliced(part, number) for *_, part in self._blocks() for number in range(len(part.sources)))
+
+    def _is_spliced(self, part: Sentences, number: int) -> bool:
+        """True if a sentence's translation may be changed after the search."""
+        has_some = bool(part.placeholders and part.placeholders[number])
+        return has_some or (self.keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number)))
 
     def by_text(self) -> "list[PendingTexts]":
         """See `PendingOfModel`."""
@@ -221,7 +229,7 @@ class PendingTexts:
         text, first, decoded = self.texts[index].blocks[0], self._firsts[index], self._decoded[index]
         while len(decoded) < len(text.sources) and self.sentences.is_final(first + len(decoded)):
             stable = self.sentences.stable_text(first + len(decoded))
-            if text.placeholders and text.placeholders[len(decoded)]:
+            if self._is_spliced(text, len(decoded)):
                 splicing = self._splicing(index, text, len(decoded), stable)
                 if not splicing.complete:
                     break
@@ -229,7 +237,7 @@ class PendingTexts:
             decoded.append(stable)
         if len(decoded) == len(text.sources):
             return text.joined(decoded)
-        if text.placeholders and text.placeholders[len(decoded)]:
+        if self._is_spliced(text, len(decoded)):
             return text.begun(decoded)
         return text.begun([*decoded, self.sentences.stable_text(first + len(decoded))])
 
@@ -245,7 +253,8 @@ class PendingTexts:
             target = text
         prefix = self.prefixes[index] if sentences is self.texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
-        return Splicing(text, sentences.placeholders[number], target, begin)
+        placeholders = sentences.placeholders[number] if sentences.placeholders else ()
+        return Splicing(text, placeholders, target, begin, percentages=self.keeps_percentages)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
@@ -279,8 +288,8 @@ class PendingTexts:
         return {
             (first + number, rank): self._splicing(index, part, number, one.text)
             for index, first, _, part in self._blocks()
-            for number, of_sentence in enumerate(part.placeholders)
-            if of_sentence
+            for number in range(len(part.sources))
+            if self._is_spliced(part, number)
             for rank, one in enumerate(translations[first + number].hypotheses)
         }
 
@@ -294,7 +303,7 @@ class PendingTexts:
         inside = dict[tuple[int, int], str]()
         for _, first, block, part in self._blocks():
             tagged = block is not None and needs_alignment(block)
-            for number in range(len(part.sources) if tagged or part.placeholders else 0):
+            for number in range(len(part.sources)):
                 for rank in range(len(translations[first + number].hypotheses)):
                     key = first + number, rank
                     if tagged or (key in splicings and not splicings[key].complete):
@@ -561,6 +570,7 @@ def submit_texts(
         annotated,
         model.teacher_forcing if aligns else None,
         [prefix or "" for prefix in target_prefixes or [None] * len(texts)],
+        parameters.placeholders is not None and parameters.placeholders.keeps_percentages,
         options.length_penalty,
     )
 
@@ -660,15 +670,20 @@ def split_all(texts: Sequence[ReadText], direction: Direction, parameters: Trans
 
 
 def _around(found: SplitText, read: ReadText) -> SplitText:
-    """Join sentences around placeholders, and make sentences of placeholders between them."""
-    places, end = [Hole(*one.place, "") for one in read.placeholders], len(found.kept[0])
+    """Join sentences around placeholders and beside marks of direction; placeholders between them are sentences too."""
+    places, end = [(one.start, one.end) for one in read.placeholders], len(found.kept[0])
     for sentence, kept in zip(found.sentences, found.kept[1:], strict=True):
         if sentence:
-            places.append(Hole(end, end + len(sentence), ""))
+            places.append((end, end + len(sentence)))
         end += len(sentence) + len(kept)
-    joined = joined_holes(places)
+    joined = list[Place]()
+    for first, after in sorted(places):
+        if joined and first < joined[-1][1] + (MARK in read.text[first - 1 : first + 1]):
+            joined[-1] = joined[-1][0], max(after, joined[-1][1])
+        else:
+            joined.append((first, after))
     return SplitText(
-        tuple(read.text[one.first : one.after] for one in joined),
+        tuple(read.text[first:after] for first, after in joined),
         tuple(read.text[first:after] for first, after in gaps(joined, 0, end)),
     )
 
@@ -698,7 +713,7 @@ def read_sentences(
 
     def is_copied(sentence: str, source: Source, placeholders: Sequence[Placeholder]) -> bool:
         if placeholders:
-            sentence = _without(sentence, placeholders)
+            sentence = without(sentence, (one.place for one in placeholders))
             if not any(map(str.isalnum, sentence)):
                 return True
             source = read([sentence])[0] if parameters.copy_unreadable else source
@@ -747,12 +762,6 @@ def read_sentences(
             )
         )
     return found
-
-
-def _without(sentence: str, placeholders: Sequence[Placeholder]) -> str:
-    """Return a sentence with spaces in place of its placeholders."""
-    between = gaps([one.place for one in placeholders], 0, len(sentence))
-    return " ".join(sentence[first:after] for first, after in between)
 
 
 def is_text(text: object) -> bool:

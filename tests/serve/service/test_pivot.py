@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -277,7 +277,7 @@ KOREAN: dict[str, Any] = {"source_language": "ko", "target_language": "de"}
 def test_a_sentence_stays_whole_around_terms_over_a_pivot(
     korean_client: jumok.Client, text: str, glossary: dict[str, Any], expected: str
 ) -> None:
-    markup = "html" if "<" in text else None
+    markup: Literal["html"] | None = "html" if "<" in text else None
     translation = korean_client.translate(text, glossary=glossary, placeholders=True, markup=markup, **KOREAN)
     assert re.fullmatch(expected, translation.text)
     for one in translation.hypotheses[0].terms:

@@ -193,6 +193,52 @@ def test_nothing_but_placeholders_is_copied(translator: Translator, text: str) -
         assert found.hypotheses[0].tokens == ()
 
 
+PERCENTAGES = ("50% dog", "a 20 % dog, 30% man", "Two dogs: 3.5% of 1,000%.", "{0} of 100% in the park")
+
+
+@pytest.mark.parametrize("options", [{}, {"beam_size": 4, "num_hypotheses": 2, "split_sentences": False}])
+@pytest.mark.parametrize("text", PERCENTAGES)
+def test_percentages_are_kept(translator: Translator, text: str, options: dict[str, Any]) -> None:
+    """The model, whose vocabulary lacks digits, cannot write them."""
+    for one in translator.translate(text, placeholders=True, **SHORT, **options).hypotheses:
+        for number in re.findall(r"[\d.,]+(?= ?%)", text):
+            assert re.search(rf"{re.escape(number)} ?%", one.text), one.text
+    of_some = translator.translate(text, placeholders=("url",), **SHORT)
+    without_any = translator.translate(text, **SHORT)
+    assert of_some.text == without_any.text or "{" in text
+
+
+@pytest.mark.parametrize("markup", [None, "html"])
+def test_percentages_are_kept_over_tags_and_streams(translator: Translator, markup: MarkupKind | None) -> None:
+    texts = ["A <b>50%</b> dog." if markup else "A 50% dog.", "In the park, 20 % run. A man runs."]
+    parameters = TranslationParameters(split_sentences=True, placeholders=PLACEHOLDERS, markup=markup)
+    stable = list[list[str]]()
+    pending = translator.submit(texts, parameters, on_progress=lambda: stable.append(pending.stable_texts()))
+    translations = pending.collect()
+    assert [one.text.count("%") for one in translations] == [1, 1]
+    for texts_then in stable:
+        for text, translation in zip(texts_then, translations, strict=True):
+            assert translation.text.startswith(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u200eA dog runs.\u200e",
+        "\u202bA dog runs.\u202c \u202bA man runs.\u202c",
+        "A \u2068{name}\u2069 runs",
+        "A \u2066dog\u2069 in the park",
+        "\u200f\u061c",
+    ],
+)
+def test_marks_of_direction_are_kept(translator: Translator, text: str) -> None:
+    written = translator.translate(text, placeholders=True, **SHORT).text
+    marks = "[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    assert re.findall(marks, written) == re.findall(marks, text)
+    for end in (0, -1):
+        assert (written[end] == text[end]) or not re.match(marks, text[end])
+
+
 def test_branches_of_messages_are_translated(translator: Translator) -> None:
     text = (
         "{n, plural, =0 {a man} one {# man in {place}} other {{g, select, f {# women} other {'{'it''s # {name}}}}}"

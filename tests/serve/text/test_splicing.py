@@ -10,6 +10,7 @@ from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.word_alignment import Pair, words
 from jumok_serve.text.placeholders import Placeholder
 from jumok_serve.text.splicing import Splicing
+from tests.support.growth import assert_linear
 
 CONTENTS = {
     "$1": "{a}",
@@ -18,6 +19,9 @@ CONTENTS = {
     "$4": "<b>",
     "$5": "</b>",
     "11": "https://example.org/?a=b",
+    "$6": "{% if x %}",
+    "$7": "{% else %}",
+    "$8": "{% endif %}",
     "%s": "%s",
     "Foo": "Foo",
 }
@@ -78,6 +82,11 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("%s's file", "%ss Datei", None, "%ss Datei"),
         ("chapter %s", "제%s장", None, "제%s장"),
         ("$1$2", "$1$2", None, "{a}{b}"),
+        ("delete $1\u00a0files", "$1 Dateien löschen", None, "{a}\u00a0Dateien löschen"),
+        ("delete\u00a0$1 files", "$1 Dateien löschen", None, "{a} Dateien löschen"),
+        ("open $1\u00a0$2", "$2 $1 öffnen", None, "{b} {a}\u00a0öffnen"),
+        ("$1\u00a0files", "$1개 파일", None, "{a}개 파일"),
+        ("$6 yes $7 no $8 $1", "$1 $8 ja $6 nein $7", None, "{a} {% if x %} ja {% else %} nein {% endif %}"),
         ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
         ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies </b> <b> ansehen</b>"),
         ("see $4this$5", "dies ansehen", "0-1 1-0", "<b>dies</b> ansehen"),
@@ -130,3 +139,43 @@ def test_each_placeholder_is_written_once() -> None:
         for (first, after), *_ in spliced.words(pairs or []):
             assert spliced.text[first:after].strip()
     assert min(seen.values()) > 200
+
+
+@pytest.mark.parametrize("left", ["{ } ", "} ", "$ ", "open "])
+def test_time_grows_with_the_copies_that_broke(left: str) -> None:
+    def make(size: int) -> tuple[str, list[Placeholder], str, list[Pair]]:
+        text, target = "open $1 " * size, ("open " + left) * size
+        sources = words(text)
+        pairs = [Pair(place, sources[min(index, len(sources) - 1)]) for index, place in enumerate(words(target))]
+        return text, placeholders_of(text), target, pairs
+
+    assert_linear(make, lambda given: Splicing(*given[:3]).spliced(given[3]), 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "links", "expected"),
+    [
+        ("Save 50% a month", "50 % im Monat sparen", None, "50 % im Monat sparen"),
+        ("Save 50 % now", "jetzt 50% sparen", None, "jetzt 50% sparen"),
+        ("Save 50% now", "spare 50 Prozent", None, "spare 50 Prozent"),
+        ("Save 50% now", "50\u202f% \u0440\u0430\u0437", None, "50\u202f% \u0440\u0430\u0437"),
+        ("Save 50% now", "50퍼센트 할인", None, "50퍼센트 할인"),
+        ("Save 50% now", "\u066a\u0665\u0660 \u062e", None, "\u066a\u0665\u0660 \u062e"),
+        ("Save 50% now", "%50 indirim", None, "%50 indirim"),
+        ("about 3.5% of 1,000%", "rund 3,5 % von 1.000 %", None, "rund 3,5 % von 1.000 %"),
+        ("Save 50% a month", "50 월을 저장", "0-1 1-4", "50% 월을 저장"),
+        ("Save 50% a month", "30 월을 저장", "0-1 1-4", "50% 월을 저장"),
+        ("Save 50% on 3 files", "3 Dateien sparen", "0-1 1-5 2-0", "50% 3 Dateien sparen"),
+        ("5% of $1, 20% of $2", "5 % von $1, 2 % von $2", None, "5 % von {a}, 20% von {b}"),
+        ("Save 50% now", "jetzt sparen", "0-3 1-0", "jetzt sparen 50%"),
+        ("Save 50% now", "spare 150 %", None, "spare 50%"),
+        ("at 90% now", "90 % oder 100 %", None, "90 % oder 100 %"),
+        ("%s of 50%", "%s von 5", "3-3", "%s von 50%"),
+    ],
+)
+def test_a_percentage_that_a_translation_lacks_is_placed(
+    text: str, target: str, links: str | None, expected: str
+) -> None:
+    splicing = Splicing(text, placeholders_of(text), target, percentages=True)
+    spliced = splicing.spliced(None if links is None else aligned(text, target, links))
+    assert spliced.text == expected

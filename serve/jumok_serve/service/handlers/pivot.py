@@ -47,6 +47,11 @@ class _Copies(NamedTuple):
     terms: TermFinder
     sources: frozenset[str]
 
+    @property
+    def keeps_percentages(self) -> bool:
+        """See `HoleFinder`."""
+        return self.placeholders is not None and self.placeholders.keeps_percentages
+
     def find(self, text: str) -> list[Hole]:
         """Return the parts of a translation by the first model; a `HoleFinder`."""
         others = () if self.placeholders is None else self.placeholders.find(text)
@@ -63,6 +68,7 @@ class _Literal(NamedTuple):
     """Placeholders of the first model's text; a `HoleFinder`."""
 
     pattern: re.Pattern[str]
+    keeps_percentages: bool
 
     def find(self, text: str) -> list[Hole]:
         """Return their copies in a text."""
@@ -70,7 +76,7 @@ class _Literal(NamedTuple):
 
 
 def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFinder | None:
-    """Return the finder of a text's placeholders in its translation by the first model, or None without any.
+    """Return the finder of a text's placeholders in its translation by the first model, or None if none are kept.
 
     Other words beside a placeholder would make the scanner see something else.
     """
@@ -80,7 +86,8 @@ def carried_placeholders(parameters: TranslationParameters, text: str) -> HoleFi
     if any(hole.kind == "icu" for hole in holes):
         return parameters.placeholders
     found = sorted({text[hole.first : hole.after] for hole in holes}, key=len, reverse=True)
-    return _Literal(re.compile("|".join(map(re.escape, found)))) if found else None
+    pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")  # of nothing
+    return _Literal(pattern, parameters.placeholders.keeps_percentages)
 
 
 def carried(parameters: TranslationParameters, text: str, pivot: Translation) -> TranslationParameters:

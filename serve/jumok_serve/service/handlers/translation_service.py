@@ -88,6 +88,11 @@ class RequestPlaceholders(NamedTuple):
         found: list[Hole] = _READ(self).finder.find(text)
         return found
 
+    @property
+    def keeps_percentages(self) -> bool:
+        """See `HoleFinder`."""
+        return bool(_READ(self).finder.keeps_percentages)
+
 
 def request_placeholders(do_not_translate: translation_pb2.DoNotTranslate, *, every_kind: bool) -> HoleFinder | None:
     """Return the finder of the parts to copy of a request, or None without any."""

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.stand_ins import Hole
-from jumok_serve.text.holes import find_holes, kinds_of_flag
+from jumok_serve.text.holes import find_holes, kinds_of_flag, without
 from jumok_serve.text.markup.scanner import Kind, Token
 from jumok_serve.text.markup.strings import Numbered
 from jumok_serve.text.markup.structure import BLOCKS, IGNORED, MASKS, find_ends, is_translated
@@ -343,13 +343,10 @@ def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
 
 def _has_letters(text: str) -> bool:
     """True if there is language beside the holes; options and their values, as `-n, --name=NAME`, are none."""
-    parts, end = list[str](), 0
-    for hole in find_holes(text):
-        if hole.kind == "icu":  # its branches are language
-            return True
-        parts.append(text[end : hole.first])
-        end = hole.after
-    plain = "".join((*parts, text[end:]))
+    holes = find_holes(text)
+    if any(hole.kind == "icu" for hole in holes):  # its branches are language
+        return True
+    plain = without(text, (hole[:2] for hole in holes))
     if text.lstrip().startswith("-"):
         return any(one.isalpha() and not one.isupper() for one in _OPTION.sub("", plain))
     return any(map(str.isalpha, plain))

@@ -18,7 +18,7 @@ from jumok_serve.interrupts import check
 from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
+from jumok_serve.text.holes import BIDI, DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
 from jumok_serve.tokenizers.sentencepiece import ranges
 
 
@@ -174,7 +174,7 @@ MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
 
 
-_MARK: Final = re.compile(r"[%~<>\[\]_⟦⟧{}$@/\\:&#]|\d+|--|[\W_]-[A-Za-z]|\.\w|XX|[Ww]ww")
+_MARK: Final = re.compile(rf"[%~<>\[\]_⟦⟧{{}}$@/\\:&#{BIDI}]|\d+|--|(?<![^\W_])-[A-Za-z]|\.\w|XX|[Ww]ww")
 """What every placeholder has, and most sentences do not."""
 
 
@@ -190,6 +190,7 @@ class Placeholders:
 
     Attributes:
         kinds: see `jumok_serve.text.holes.KINDS`.
+        keeps_percentages: see `HoleFinder`.
         num_bytes: memory that they take, about.
 
     Raises:
@@ -206,6 +207,7 @@ class Placeholders:
             _check_pattern(pattern)
         self._patterns = Patterns(patterns) if patterns else None
         self.kinds = frozenset(kinds)
+        self.keeps_percentages = "percent" in kinds
         self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
 
     def find(self, text: str) -> list[Hole]:
