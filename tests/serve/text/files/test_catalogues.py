@@ -140,6 +140,15 @@ def test_values_of_yaml(value: Any, style: str | None, flow: bool, width: int) -
     check(content, "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
 
 
+@pytest.mark.parametrize("space", [" ", "  ", "\t", " \t ", "\xa0", "\xa0 ", " \xa0", "\n  ", "\n \xa0", ""])
+@pytest.mark.parametrize("header", ["|", "|-", "|+", ">", ">-", ">+"])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n  \n", "\nd: a cat\n"])
+def test_white_space_at_the_end_of_a_block_stays(space: str, header: str, end: str) -> None:
+    content = f"a: {header}\n  A dog" + space.replace("\n", "\n  ") + end
+    check(content, "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
+    check(content.replace("\n", "\r\n"), "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
+
+
 def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
