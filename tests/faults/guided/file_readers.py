@@ -169,8 +169,8 @@ class Files:
         self._markup = known_formats()[file_format].markup
         tracemalloc.start()
 
-    def read(self, data: bytes) -> None:
-        """Read a file, or refuse it; all but its texts stays, within its time and memory."""
+    def read(self, data: bytes) -> bool:
+        """Read a file, or refuse it; all but its texts stays, in its time and memory; return True if it is read."""
         began = time.thread_time()
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
@@ -180,11 +180,12 @@ class Files:
             _, peak = tracemalloc.get_traced_memory()
         except InvalidArgumentError as error:
             if error.field == "file" and str(error).startswith("file: "):
-                return
+                return False
             raise AssertionError("a file is refused without its place") from error
         took_s = time.thread_time() - began
         assert peak - before <= most, f"{peak - before} bytes, at most {most}"
         assert took_s < MOST_S, f"{took_s:.1f} s"
+        return True
 
     def _rewrite(self, data: bytes) -> None:
         """Write a file with its texts as they are.
@@ -218,10 +219,11 @@ class Files:
         """Parse a text as the service does, and write another text in its place: of several kinds by its number."""
         if self._markup is not None:
             document = parse(text.content, self._markup, known_formats()[self._format].rules)
-            text.write(document.written(lambda block: block.escape(f"{block.text} b")))
+            with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
+                text.write(document.written(lambda block: block.escape(f"{block.text} b")))
         if self._format in ARCHIVES:  # their texts have tags of ours, which the server keeps
             return
-        with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
+        with suppress(InvalidArgumentError):
             text.write((text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <")[number % 4])
 
     def seeds(self) -> Sequence[bytes]:

@@ -175,11 +175,11 @@ def _literal(written: str, style: str | None, around: str, ending: str, value: s
         around: a format of YAML that has a string where this one stands.
         ending: line breaks that a block has at its end.
     """
-    tail = written[len(written.rstrip()) :]
+    tail = written[len(written.rstrip(" \r\n")) :]  # other white space is that of the value
     is_block = style in {"|", ">"}
     if not _NOT_PRINTED.search(value):
-        if is_block and (made := _block(written, style or "", value)):
-            return made + tail
+        if is_block and "\n" not in value[len(value.rstrip()) :] and (made := _block(written, style or "", value)):
+            return made + tail.lstrip(" ")
         if style == "'" and "\n" not in value:
             return "'" + value.replace("'", "''") + "'"
         if style in {None, ""} and "\n" not in value and _stays_plain(value, around):

@@ -104,6 +104,23 @@ def test_values_of_json(value: Any, ascii_only: bool, indent: int | str | None, 
     check(json.dumps(value, ensure_ascii=ascii_only, indent=indent) + end, "json", json.loads)
 
 
+@given(st.dictionaries(KEYS, STRINGS, max_size=4), st.dictionaries(KEYS, VALUES, max_size=3), st.booleans())
+@made
+def test_messages_of_chrome_and_arb(messages: dict[str, str], other: dict[str, Any], ascii_only: bool) -> None:
+    def chrome(change: Callable[[str], str]) -> dict[str, Any]:
+        more = {"description": "a dog", "placeholders": other}
+        return {key: {"message": change(message), **more} for key, message in messages.items()}
+
+    def arb(change: Callable[[str], str]) -> dict[str, Any]:
+        found = {key: one if key.startswith("@") else change(one) for key, one in messages.items()}
+        return {"@@locale": "en", **found, "@dog": other}
+
+    for name, of in (("chrome", chrome), ("arb", arb)):
+        content = json.dumps(of(str), ensure_ascii=ascii_only, indent=1)
+        assert rewritten(content, name) == content
+        assert json.loads(rewritten(content, name, swapped)) == of(swapped)
+
+
 @given(st.dictionaries(KEYS, STRINGS, max_size=6), st.sampled_from([" = ", "=", ":", " "]))
 @made
 def test_values_of_properties(values: dict[str, str], separator: str) -> None:
@@ -123,13 +140,54 @@ def test_values_of_yaml(value: Any, style: str | None, flow: bool, width: int) -
     check(content, "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
 
 
+@pytest.mark.parametrize("space", [" ", "  ", "\t", " \t ", "\xa0", "\xa0 ", " \xa0", "\n  ", "\n \xa0", ""])
+@pytest.mark.parametrize("header", ["|", "|-", "|+", ">", ">-", ">+"])
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n  \n", "\nd: a cat\n"])
+def test_white_space_at_the_end_of_a_block_stays(space: str, header: str, end: str) -> None:
+    content = f"a: {header}\n  A dog" + space.replace("\n", "\n  ") + end
+    check(content, "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
+    check(content.replace("\n", "\r\n"), "yaml", lambda text: yaml.load(text, Loader=yaml.SafeLoader))
+
+
 def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-@given(st.lists(st.tuples(STRINGS, st.booleans()), max_size=4), st.sampled_from(["android", "resx"]))
+TRANSLATIONS = st.sampled_from(
+    [
+        "<translation type='unfinished'></translation>",
+        '<translation type="unfinished" />',
+        "<translation type='unfinished'><numerusform></numerusform>\n<numerusform/></translation>",
+        "<translation>dog</translation>",
+        "<translation type='unfinished'>dog</translation>",
+        "<translation type='vanished'/>",
+    ]
+)
+
+
+@given(st.lists(st.tuples(STRINGS, TRANSLATIONS), max_size=4))
 @made
-def test_values_of_xml(strings: list[tuple[str, bool]], name: str) -> None:
+def test_made_translations_of_qt_are_those_of_their_sources(messages: list[tuple[str, str]]) -> None:
+    around = "<?xml version='1.0'?>\n<!DOCTYPE TS>\n<TS><context><name>dog</name>\n{}</context></TS>\n"
+    inside = "<message><location line='1'/><source>{}</source><comment>dog</comment>{}</message>\n"
+    content = around.format("".join(inside.format(escaped(source), one) for source, one in messages))
+    written = rewritten(content, "qt", swapped)
+    before, after = (lxml.etree.fromstring(one.encode()) for one in (content, written))
+    for old, new in zip(before.iter("message"), after.iter("message"), strict=True):
+        source = " ".join(swapped(old.findtext("source", "")).split())
+        for empty, filled in zip(old.find("translation").iter(), new.find("translation").iter(), strict=True):
+            if old.find("translation").get("type") == "unfinished" and not len(empty) and not empty.text:
+                assert " ".join((filled.text or "").split()) == source
+                filled.text = None
+    assert lxml.etree.tostring(after) == lxml.etree.tostring(before)
+    done = rewritten(written, "qt", swapped)
+    assert done == written or any(not source.strip() for source, _ in messages)
+
+
+@pytest.mark.parametrize("name", ["android", "resx"])
+@given(strings=st.lists(st.tuples(STRINGS, st.booleans()), max_size=4))
+@made
+def test_values_of_xml(name: str, strings: list[tuple[str, bool]]) -> None:
     root, opening, closing = {
         "android": ("resources", "<string name='a'>", "</string>"),
         "resx": ("root", "<data name='a'><value>", "</value><comment>dog</comment></data>"),
@@ -418,6 +476,44 @@ def test_string_catalogues(
         assert written == catalogue({**strings, "A dog": order}) or "new" in content or "zh" in key
     again = known_formats()["xcstrings"].into(language).pieces(written)
     assert not [one for one in again if isinstance(one, Text)]
+
+
+UNITS = st.builds(unit, STRINGS, st.sampled_from(["translated", "new", "needs_review"]))
+FORMS = st.builds(lambda one, other: {"variations": {"plural": {"one": one, "other": other}}}, UNITS, UNITS)
+DEVICES = st.builds(lambda mac, other: {"variations": {"device": {"mac": mac, "other": other}}}, UNITS, FORMS | UNITS)
+LANGUAGES = st.dictionaries(st.sampled_from(["en", "fr", "ko", "zh-Hans"]), UNITS | FORMS | DEVICES, max_size=3)
+ENTRIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "comment": STRINGS,
+        "extractionState": st.sampled_from(["manual", "stale"]),
+        "localizations": LANGUAGES,
+        "shouldTranslate": st.booleans(),
+    },
+)
+
+
+@given(st.dictionaries(STRINGS, ENTRIES, max_size=3), st.sampled_from([None, 2]))
+@made
+def test_made_string_catalogues_get_a_language_and_nothing_else(entries: dict[str, Any], indent: int | None) -> None:
+    content = json.dumps(json.loads(catalogue(entries)), indent=indent, ensure_ascii=False)
+    assert into("en", content, "xcstrings", swapped) == content
+    made_file = into("de", content, "xcstrings", swapped)
+    assert into("de", made_file, "xcstrings", swapped) == made_file
+    strings = json.loads(made_file)["strings"]
+    for name, entry in strings.items():
+        found = entry.get("localizations", {})
+        if german := found.pop("de", None):
+            source = found.get("en", unit(name))
+            assert with_values(german, lambda one: "" if one in STATES else one) == with_values(
+                source, lambda one: "" if one in STATES else swapped(one)
+            )
+        if not found and "localizations" not in entries[name]:
+            entry.pop("localizations", None)
+    assert list(strings.items()) == list(entries.items())
+
+
+STATES = {"new", "translated", "needs_review"}
 
 
 @pytest.mark.parametrize(

@@ -383,9 +383,17 @@ CELL_PARTS = (
     *("<r><t>A big </t></r>", "<r><rPr><b/></rPr><t>dog</t></r>", '<r><t xml:space="preserve"> runs\nfast </t></r>'),
     "<r><rPr><i/></rPr><t>3</t></r>",
 )
+BOOK_PARTS = (
+    *("A big dog ", "<b>two men</b>", '<a href="b?c=1&amp;d=2">a <i>link</i></a>', "R&amp;D", "&#160;", "3 ", " runs."),
+    *("<code>f(x)</code>", '<img src="a.png" alt="&lt;"/>', "<br/>", "<!-- a -->", "word<sup>1</sup>", "<wbr/>"),
+    *('<span translate="no">Name</span>', "<ruby>one<rp>(</rp><rt>wan</rt><rp>)</rp></ruby>"),
+)
 PARAGRAPHS = {
     "docx": ("<w:p><w:pPr/>{}</w:p>", WORD_PARTS),
     "odt": ("<text:p>{}</text:p>", OPEN_PARTS),
+    "ods": ('<table:table-cell office:value-type="string"><text:p>{}</text:p></table:table-cell>', OPEN_PARTS),
+    "odp": ("<draw:frame><draw:text-box><text:p>{}</text:p></draw:text-box></draw:frame>", OPEN_PARTS),
+    "epub": ("<p>{}</p>", BOOK_PARTS),
     "pptx": ("<a:p><a:pPr/>{}<a:endParaRPr/></a:p>", SLIDE_PARTS),
     "xlsx": ("<si>{}<phoneticPr/></si>", CELL_PARTS),
 }

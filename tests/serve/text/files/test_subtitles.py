@@ -102,11 +102,7 @@ def ass_files(draw: st.DrawFn) -> str:
     return content.replace("\n", draw(ENDS))
 
 
-def named(files: st.SearchStrategy[str], name: str) -> st.SearchStrategy[tuple[str, str]]:
-    return files.map(lambda content: (name, content))
-
-
-CASES = named(srt_files(), "srt") | named(vtt_files(), "vtt") | named(ass_files(), "ass")
+MADE = {"srt": srt_files(), "vtt": vtt_files(), "ass": ass_files()}
 
 
 def other_words(text: str) -> str:
@@ -122,17 +118,19 @@ def events(content: str, name: str) -> list[tuple[object, ...]]:
     return [(one.start, one.end, one.style, one.name, one.type, *MARKS[name].findall(one.text)) for one in subtitles]
 
 
-@given(CASES)
+@pytest.mark.parametrize("name", MADE)
+@given(data=st.data())
 @made
-def test_nothing_changes_without_a_change(case: tuple[str, str]) -> None:
-    name, content = case
+def test_nothing_changes_without_a_change(name: str, data: st.DataObject) -> None:
+    content = data.draw(MADE[name])
     assert rewritten(content, name) == content
 
 
-@given(CASES)
+@pytest.mark.parametrize("name", MADE)
+@given(data=st.data())
 @made
-def test_translated_cues_have_the_structure_of_the_file(case: tuple[str, str]) -> None:
-    name, content = case
+def test_translated_cues_have_the_structure_of_the_file(name: str, data: st.DataObject) -> None:
+    content = data.draw(MADE[name])
     translated = rewritten(content, name, other_words)
     assert events(translated, name) == events(content, name)
     assert len(translated.splitlines()) <= len(content.splitlines())

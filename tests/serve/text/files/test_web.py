@@ -11,7 +11,7 @@ from jumok_serve.text.files.document import Text
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.scanner import scan
 from jumok_serve.text.markup.structure import mend
-from tests.serve.text.markup.test_made_documents import translated
+from tests.serve.text.markup.test_made_documents import documents, translated
 from tests.support.files import made, read_file, rewritten, texts
 
 PAGE = """<!DOCTYPE html>
@@ -97,6 +97,18 @@ def elements(text: str) -> list[tuple[str, str]]:
     return sorted(
         (str(one.tag), str(sorted(one.attrib.items()) or (callable(one.tag) and one.text))) for one in page.iter()
     )
+
+
+@given(documents("html"), st.integers(0, 10**6))
+@made
+def test_made_pages_keep_their_elements(content: str, seed: int) -> None:
+    page, chosen = f"<!DOCTYPE html><title>A dog</title><body>{content}", random.Random(seed)
+    assert rewritten(page, "html") == page
+
+    def translate(text: str) -> str:
+        return parse(text, "html").written(lambda block: translated(block, chosen, all_words=True))
+
+    assert elements(rewritten(page, "html", translate)) == elements(page)
 
 
 @pytest.mark.parametrize("name", PAGES)
