@@ -251,7 +251,8 @@ def test_languages_are_described_once_for_a_set_of_models(served: Served, thread
 
 async def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
     known: tuple[tuple[str, str], ...] = (("en", "de"), ("EN", "fr"), ("fr", "en_GB"), ("fr", "en-gb"))
-    services: Any = SimpleNamespace(services={}, models=SimpleNamespace(pairs=lambda: known))
+    models, gate = SimpleNamespace(pairs=lambda: known), SimpleNamespace(needs_token=False)
+    services: Any = SimpleNamespace(services={}, models=models, gate=gate)
     backend = EngineBackend(services)
     sender = Sender(peer="", request_id="", token="", timeout_s=1)
     found = await backend.directions(sender)

@@ -172,8 +172,8 @@ def test_scoring_ends_between_two_batches(translator: Translator, monkeypatch: p
     assert calls == [1]
     calls.clear()
     scoring = translator.scoring(TEXTS, ["Ein Hund."] * len(TEXTS), ScoringParameters(deadline=time.monotonic() + 3600))
-    monkeypatch.setattr(scoring.deadline, "_at", time.monotonic() + 3600)
-    give_up = lambda: monkeypatch.setattr(scoring.deadline, "_at", time.monotonic() - 1)  # noqa: E731
+    monkeypatch.setattr(scoring.deadline, "at", time.monotonic() + 3600)
+    give_up = lambda: monkeypatch.setattr(scoring.deadline, "at", time.monotonic() - 1)  # noqa: E731
     with pytest.raises(DeadlineExceededError, match="while the targets were scored"):
         scoring.collect()
     assert calls == [1]
