@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import import_module
 from inspect import signature
-from itertools import chain, count
+from itertools import chain
 from pathlib import PurePosixPath
 from pkgutil import iter_modules
 from typing import Final, NoReturn, Self, TypeAlias, TypeVar
@@ -278,7 +278,14 @@ def lines_of(content: str) -> Iterator[str]:
 
 def plain_pieces(content: str) -> Iterator[Piece]:
     """Yield the lines of a text, without white space at their ends, and all else."""
-    return chain.from_iterable(map(text_within, lines_of(content), count(1)))
+    start, number = 0, 1
+    while True:
+        end = content.find("\n", start)
+        yield from text_within(content[start:] if end < 0 else content[start:end], number)
+        if end < 0:
+            return
+        yield "\n"
+        start, number = end + 1, number + 1
 
 
 FORMATS: Final = {"text": FileFormat(plain_pieces, parts=replace(LINES, size=0), copies=3)}

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from jumok_proto.markup import MarkupRules
@@ -136,13 +137,28 @@ def _unit(document: Document, unit: int, *, preserve: bool) -> tuple[Text | None
         opening = _stated(opening)
     elif document.name(unit) == "segment":
         first = _stated(first)
-
-    def write(translation: str) -> str:  # keeps no tokens
-        made = inline.write(translation)
-        changed = f"{first}{written[begin:start]}{opened(opening)}{made}</{name}>{written[end:]}"
-        return written if made == old else changed
-
+    tags, places = (first, opened(opening), f"</{name}>"), (begin, start, end)
+    write = partial(_with_target, written, places, tags, old, inline)
     return Text(inline.content, written, document.line(source), write), after
+
+
+def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
+    written: str,
+    places: tuple[int, int, int],
+    tags: tuple[str, str, str],
+    old: str | None,
+    inline: "_Inline",
+    translation: str,
+) -> str:
+    """Write a unit with a translation.
+
+    Args:
+        places: where the unit's start tag ends, its target begins, and its target ends.
+        tags: start tag of the unit, and tags of the target.
+        old: content of the target that is replaced; None: there is no target.
+    """
+    made, (first, opening, closing), (begin, start, end) = inline.write(translation), tags, places
+    return written if made == old else f"{first}{written[begin:start]}{opening}{made}{closing}{written[end:]}"
 
 
 def _texts(document: Document, element: int) -> Iterator[str]:
