@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from cachetools import LRUCache
 from google.protobuf.message import Message
@@ -46,9 +46,6 @@ from jumok_serve.service.rpc.statuses import drop_frames, stopping, to_status
 from jumok_serve.service.server import Services
 from jumok_serve.share import account_of, peer_name
 from jumok_serve.text.translation import Translated
-
-if TYPE_CHECKING:
-    from jumok_serve.http.stub_backend import StubBackend
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +115,48 @@ class Directions:
         self.all_targets = sorted(set(chain.from_iterable(self.targets.values())))
 
 
+class Backend(Protocol):
+    """Services behind the HTTP APIs.
+
+    All errors are JumokErrors, as a gRPC client gets them.
+    """
+
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller of a method by its token, before the request is read.
+
+        Returns:
+            The key of the caller's shares.
+        """
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
+        """Call a method with one response, which is of the given type."""
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], incoming: "Incoming", make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations, in a thread if that may take long."""
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text, best first."""
+
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
+        """Call a method with several responses; each is written before the next is made.
+
+        A method that reads a stream of requests gets one.
+        """
+
+    async def directions(self, sender: Sender) -> Directions:
+        """Return the directions of all models and routes, the same until they change; the sender needs no token."""
+
+    @property
+    def serving(self) -> bool:
+        """True if requests can be answered."""
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+
+
 class OnlyRequest:
     """Stream of one request: the part of `RequestReader` that handlers use."""
 
@@ -131,17 +170,10 @@ class OnlyRequest:
 
 
 class EngineBackend:
-    """Calls the services of this process in their event loop.
-
-    All errors are JumokErrors, as a gRPC client gets them.
-
-    Attributes:
-        needs_token: True if calls need a token.
-    """
+    """Calls the services of this process in their event loop."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self.needs_token = services.gate.needs_token
         self._methods = {
             full_name(method): (getattr(servicer, method.name), method.client_streaming)
             for service, servicer in services.services.items()
@@ -150,17 +182,13 @@ class EngineBackend:
         self._directions = Directions()
 
     async def identify(self, method: str, sender: Sender) -> str:
-        """Find the caller of a method by its token, before the request is read.
-
-        Returns:
-            The key of the caller's shares.
-        """
+        """Find the caller of a method by its token."""
         call = _new_call(method, sender)
         self._services.gate.identify(call)
         return call.account
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
-        """Call a method with one response, which is of the given type."""
+        """Call a method with one response."""
         async with self._opened(method, sender, getattr(request, "contents", None)) as call:
             handle, _ = self._methods[method]
             return cast("Called", await handle(request, call))
@@ -168,20 +196,17 @@ class EngineBackend:
     async def translate(
         self, settings: Settings, texts: Sequence[str], incoming: "Incoming", make: Callable[[Translated], Result]
     ) -> Result:
-        """Translate texts, and make something of the translations, in a thread if that may take long."""
+        """Translate texts, and make something of the translations."""
         async with self._opened(TRANSLATE, incoming.sender, texts) as call:
             return await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
-        """Return the possible languages of each text, best first."""
+        """Return the possible languages of each text."""
         async with self._opened(DETECT, sender, texts):
             return await self._services.api.detect(texts)
 
     async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
-        """Call a method with several responses; each is written before the next is made.
-
-        A method that reads a stream of requests gets one.
-        """
+        """Call a method with several responses."""
         handle, reads_stream = self._methods[method]
         async with self._opened(method, sender) as call:
             call.write = write
@@ -203,7 +228,7 @@ class EngineBackend:
                 raise DeadlineExceededError(f"the response was not complete within {sender.timeout_s:g} s") from error
 
     async def directions(self, sender: Sender) -> Directions:
-        """Return the directions of all models and routes, the same until they change; the sender needs no token."""
+        """Return the directions of all models and routes."""
         pairs = self._services.models.pairs()
         if pairs is not self._directions.pairs:  # they are made once for a set of models
             self._directions = Directions(pairs)
@@ -214,9 +239,10 @@ class EngineBackend:
         """True until the server stops."""
         return self._services.serving
 
-
-Backend: TypeAlias = "EngineBackend | StubBackend"
-"""Services behind the HTTP APIs."""
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._services.gate.needs_token
 
 
 def _new_call(method: str, sender: Sender) -> Call:

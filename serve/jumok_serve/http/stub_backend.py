@@ -77,15 +77,13 @@ class StubBackend:
     Args:
         channels: channels to the servers, which all have the same models.
         token: token for the list of languages if a client has none.
-
-    Attributes:
         needs_token: True if the servers need tokens.
     """
 
     def __init__(self, channels: Sequence[grpc.aio.Channel], *, token: str = "", needs_token: bool = False) -> None:
         self._channels = list(channels)
         self._token = token
-        self.needs_token = needs_token
+        self._needs_token = needs_token
         self._listed = ListModelsResponse()
         self._directions = Directions()
         self._directions_end = 0.0
@@ -102,7 +100,7 @@ class StubBackend:
 
     async def identify(self, method: str, sender: Sender) -> str:
         """Find the caller by its token, which a server knows."""
-        if not self.needs_token:
+        if not self._needs_token:
             return account_of(sender.peer)
         if time.monotonic() >= self._known_end:
             self._known.clear()
@@ -225,6 +223,11 @@ class StubBackend:
         """True while a server can be reached, or may be."""
         broken = grpc.ChannelConnectivity.TRANSIENT_FAILURE
         return any(channel.get_state(try_to_connect=True) is not broken for channel in self._channels)
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._needs_token
 
 
 def _sent(request: Message) -> Iterator[Message]:
