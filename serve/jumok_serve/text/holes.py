@@ -4,11 +4,10 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
-from itertools import chain
 from typing import Final, NamedTuple
 
 from jumok_serve.tasks.stand_ins import Hole
-from jumok_serve.text.messages import parse_message
+from jumok_serve.text.messages import gaps, parse_message
 
 __all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "find_holes", "kinds_of_flag", "without"]
 
@@ -331,8 +330,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 def without(text: str, places: Iterable[tuple[int, int]]) -> str:
     """Return a text with spaces in place of some parts, which are in their order."""
-    edges = [0, *chain.from_iterable(places), len(text)]
-    return " ".join(text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
+    return " ".join(text[first:after] for first, after in gaps(places, 0, len(text)))
 
 
 def kinds_of_flag(flag: str) -> frozenset[str]:
