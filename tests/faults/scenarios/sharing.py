@@ -1,11 +1,13 @@
 """Callers who want all of a server, beside one who translates a sentence now and then."""
 
 import asyncio
+import io
 import itertools
 import math
 import statistics
 import tempfile
 import time
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +17,8 @@ import grpc
 
 from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import (
     CORPUS_ORDER_COMPLETION,
     MARKUP_HTML,
@@ -29,6 +33,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.share import PRESENCE_S
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import expect_well, jumok_serve
@@ -49,6 +54,9 @@ COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngra
 COSTLIEST_TEXTS, COSTLY_TEXTS = 1024, 4
 """The most texts of a request: with `COSTLIEST` and a maximum length of 100 tokens nearly the most work too."""
 CALLS_AT_ONCE, TEXTS_AT_ONCE = 4, 32
+FILE_BYTES, FILE_PART = ServiceLimits().max_file_bytes, 2**20
+"""Bytes of the largest files, and of one of their messages."""
+PARAGRAPH = "<w:p><w:r><w:t>A man rides a </w:t></w:r><w:r><w:rPr><w:b/></w:rPr><w:t>red bicycle.</w:t></w:r></w:p>"
 ATTRIBUTES = "".join(f' a{number}="{number}"' for number in range(3_500))
 TERMS_OF = (
     "a man rides the red bicycle on his way past some old houses of two quiet little towns near lake and dog woman "
@@ -74,6 +82,29 @@ def freezing_requests() -> dict[str, TranslateTextRequest]:
         "terms of 8 words each": TranslateTextRequest(
             truncate=True, contents=[TERMS_OF], glossary=Glossary(entries=entries)
         ),
+    }
+
+
+def largest_files() -> dict[str, bytes]:
+    """Files of the most bytes or parts that are allowed, by name."""
+
+    def filled(before: str, part: str, after: str, most: int = FILE_BYTES) -> bytes:
+        room = FILE_BYTES - 1024 - len(before + after)  # for the names of an archive
+        return f"{before}{part * min(room // len(part), most)}{after}".encode()
+
+    word = io.BytesIO()
+    with zipfile.ZipFile(word, "w", zipfile.ZIP_STORED) as archive:
+        namespace = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+        archive.writestr("[Content_Types].xml", "<Types/>")
+        document = filled(f"<w:document xmlns:w='{namespace}'><w:body>", PARAGRAPH, "</w:body></w:document>")
+        archive.writestr("word/document.xml", document)
+    return {
+        "page.md": filled("", "A man *rides* a [red](a.html) bicycle.\n\n", "", 50_000),
+        "line.txt": filled("", "A man rides a red bicycle. ", "\n"),
+        "page.html": filled("<body>", "<p>A man <b>rides</b> a red bicycle.</p>", "</body>", 70_000),
+        "letter.docx": word.getvalue(),
+        "messages.properties": filled("", "a.b.c=A man rides a {0} bicycle.\n", ""),
+        "messages.po": filled("", 'msgid "A man rides a %s bicycle."\nmsgstr ""\n\n', "", 70_000),
     }
 
 
@@ -146,6 +177,22 @@ class Callers:
         texts = self._some(64)
         return self.again(ScoreTextRequest(contents=texts, targets=texts), at_once=SCORERS)
 
+    def file(self, name: str, content: bytes) -> Work:
+        """Send a file again and again; reads its translation."""
+
+        async def parts() -> AsyncIterator[TranslateFileRequest]:
+            yield TranslateFileRequest(settings=FileSettings(name=name))
+            for first in range(0, len(content), FILE_PART):
+                yield TranslateFileRequest(file=content[first : first + FILE_PART])
+
+        async def work(caller: str, done: Done) -> None:
+            stub, metadata = FileServiceStub(self._channels[caller]), self._metadata[caller]
+            while True:
+                async for _ in stub.TranslateFile(parts(), metadata=metadata):
+                    done.at.append(time.monotonic())
+
+        return work
+
     def again(self, request: TranslateTextRequest | ScoreTextRequest, at_once: int = CALLS_AT_ONCE) -> Work:
         """Send a request again and again, several times at once."""
         method = "ScoreText" if isinstance(request, ScoreTextRequest) else "TranslateText"
@@ -198,6 +245,7 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
         "a corpus": [callers.corpus],
         f"{SCORERS} requests to score": [callers.scorers()],
         **{name: [callers.again(one)] for name, one in freezing_requests().items()},
+        **{f"the file {name}": [callers.file(name, one)] for name, one in largest_files().items()},
         f"{CORPORA} corpora of as many callers": [callers.corpus] * CORPORA,
     }
     took: dict[str, list[float]] = {name: [] for name in beside}
