@@ -107,13 +107,13 @@ async def test_light_calls_learn_what_other_clients_do(translator: Translator, a
 
 def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures are of no use here, as they depend on the machine."""
-    monkeypatch.setattr("tests.faults.scenarios.sharing.SETTLE_S", 0.1)
-    monkeypatch.setattr("tests.faults.scenarios.sharing.GONE_S", 0.1)
+    for name, small in (("SETTLE_S", 0.1), ("GONE_S", 0.1), ("ROUNDS", 1)):
+        monkeypatch.setattr(f"tests.faults.scenarios.sharing.{name}", small)
     texts = ["a man", "a dog runs", "two women talk"]
     findings = findings_of(sharing, bundle=tiny_bundle, texts=texts, sharing_s=0.3)
     assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
     found = {check.what: check.found for check in findings.checks}
-    for name in (ALONE, "the costliest request", "a corpus", "8 corpora of as many callers", "64 requests to score"):
+    for name in (ALONE, "the costliest request", "a corpus", "the file letter.docx", "64 requests to score"):
         assert float(found[f"beside {name}, 99 % within, ms"]) > 0
     assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
 
