@@ -13,9 +13,12 @@ made = settings(max_examples=10_000 if THOROUGH else 60, deadline=None)
 """Number of files that Hypothesis makes."""
 
 
-def read_file(data: bytes | bytearray, name: str = "", file_format: str = "") -> FileDocument:
+def read_file(
+    data: bytes | bytearray, name: str = "", file_format: str = "", *, properties: bool = False
+) -> FileDocument:
     """Read a file in all its steps; a bytearray is emptied."""
-    steps = FileDocument.read(data if isinstance(data, bytearray) else bytearray(data), name, file_format)
+    content = data if isinstance(data, bytearray) else bytearray(data)
+    steps = FileDocument.read(content, name, file_format, properties=properties)
     while True:
         try:
             next(steps)

@@ -18,14 +18,15 @@ RUNS = frozenset(
 """Elements of runs, which are joined and divided."""
 
 
-def translated(data: bytes, name: str, *, backwards: bool = False) -> tuple[bytes, int]:
+def translated(data: bytes, name: str, *, backwards: bool = False, properties: bool = False) -> tuple[bytes, int]:
     """Translate a file word by word, each aligned with its own; returns the file, and the number of its texts.
 
     Args:
         backwards: True to reverse the order of the words.
+        properties: True to translate the properties too.
     """
     needed_memory(data, name, "")
-    document = read_file(data, name)
+    document = read_file(data, name, properties=properties)
     writer, out, count = document.writer(), bytearray(), 0
     for piece in document.pieces():
         if not isinstance(piece, Text):

@@ -38,6 +38,8 @@ class FileOptions(TranslateOptions, total=False):
     """Translate the sentences of each text one by one; the default."""
     model: str
     """Name of the model."""
+    document_properties: bool
+    """Translate title, subject, description, keywords and category of an office document or a book too."""
     timeout_s: float | None
     """Seconds for the whole file; None: no limit."""
     on_progress: Callable[[int, int], None]
@@ -96,11 +98,12 @@ def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFil
         raise invalid_field("markup", "a file has the markup of its format: leave it out")
     name = source if isinstance(source, str | PathLike) else getattr(source, "name", "")
     translation: dict[str, Any] = {"split_sentences": True, **options}
-    for own in ("file_format", "timeout_s", "on_progress"):
+    for own in ("file_format", "document_properties", "timeout_s", "on_progress"):
         translation.pop(own, None)
     settings = FileSettings(
         format=check_text("format", options.get("file_format", "")),
         name=check_text("name", PurePath(name).name) if isinstance(name, str | PathLike) else "",
+        document_properties=options.get("document_properties", False),
         translation=corpus_settings(target_prefix=None, attention=False, window=0, **translation),
     )
     settings.translation.ClearField("order")

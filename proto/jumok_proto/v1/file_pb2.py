@@ -27,7 +27,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from jumok_proto.v1 import translation_pb2 as jumok__proto_dot_v1_dot_translation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19jumok_proto/v1/file.proto\x12\x08jumok.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/rpc/status.proto\x1a jumok_proto/v1/translation.proto\"N\n\x14TranslateFileRequest\x12(\n\x08settings\x18\x01 \x01(\x0b\x32\x16.jumok.v1.FileSettings\x12\x0c\n\x04\x66ile\x18\x02 \x01(\x0c\"[\n\x0c\x46ileSettings\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x0btranslation\x18\x03 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\"\xdc\x01\n\x15TranslateFileResponse\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\x12\n\ntext_count\x18\x02 \x01(\x05\x12\x18\n\x10translated_count\x18\x03 \x01(\x05\x12\'\n\x08problems\x18\x04 \x03(\x0b\x32\x15.jumok.v1.FileProblem\x12\x1a\n\x12\x63ut_sentence_count\x18\x05 \x01(\x05\x12\x17\n\x0ftruncated_count\x18\x06 \x01(\x05\x12)\n\tlanguages\x18\x14 \x03(\x0b\x32\x16.jumok.v1.FileLanguage\"M\n\x0c\x46ileLanguage\x12\x15\n\rlanguage_code\x18\x01 \x01(\t\x12\x12\n\ntext_count\x18\x02 \x01(\x05\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"L\n\x0b\x46ileProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0c\n\x04part\x18\x03 \x01(\t2\x83\x01\n\x0b\x46ileService\x12t\n\rTranslateFile\x12\x1e.jumok.v1.TranslateFileRequest\x1a\x1f.jumok.v1.TranslateFileResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/v1/files:translate:\x01*(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19jumok_proto/v1/file.proto\x12\x08jumok.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x17google/rpc/status.proto\x1a jumok_proto/v1/translation.proto\"N\n\x14TranslateFileRequest\x12(\n\x08settings\x18\x01 \x01(\x0b\x32\x16.jumok.v1.FileSettings\x12\x0c\n\x04\x66ile\x18\x02 \x01(\x0c\"x\n\x0c\x46ileSettings\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12-\n\x0btranslation\x18\x03 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12\x1b\n\x13\x64ocument_properties\x18\x04 \x01(\x08\"\xdc\x01\n\x15TranslateFileResponse\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\x12\x12\n\ntext_count\x18\x02 \x01(\x05\x12\x18\n\x10translated_count\x18\x03 \x01(\x05\x12\'\n\x08problems\x18\x04 \x03(\x0b\x32\x15.jumok.v1.FileProblem\x12\x1a\n\x12\x63ut_sentence_count\x18\x05 \x01(\x05\x12\x17\n\x0ftruncated_count\x18\x06 \x01(\x05\x12)\n\tlanguages\x18\x14 \x03(\x0b\x32\x16.jumok.v1.FileLanguage\"M\n\x0c\x46ileLanguage\x12\x15\n\rlanguage_code\x18\x01 \x01(\t\x12\x12\n\ntext_count\x18\x02 \x01(\x05\x12\x12\n\nconfidence\x18\x03 \x01(\x01\"L\n\x0b\x46ileProblem\x12\x0c\n\x04line\x18\x01 \x01(\x05\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x0c\n\x04part\x18\x03 \x01(\t2\x83\x01\n\x0b\x46ileService\x12t\n\rTranslateFile\x12\x1e.jumok.v1.TranslateFileRequest\x1a\x1f.jumok.v1.TranslateFileResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/v1/files:translate:\x01*(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,13 +39,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRANSLATEFILEREQUEST']._serialized_start=128
   _globals['_TRANSLATEFILEREQUEST']._serialized_end=206
   _globals['_FILESETTINGS']._serialized_start=208
-  _globals['_FILESETTINGS']._serialized_end=299
-  _globals['_TRANSLATEFILERESPONSE']._serialized_start=302
-  _globals['_TRANSLATEFILERESPONSE']._serialized_end=522
-  _globals['_FILELANGUAGE']._serialized_start=524
-  _globals['_FILELANGUAGE']._serialized_end=601
-  _globals['_FILEPROBLEM']._serialized_start=603
-  _globals['_FILEPROBLEM']._serialized_end=679
-  _globals['_FILESERVICE']._serialized_start=682
-  _globals['_FILESERVICE']._serialized_end=813
+  _globals['_FILESETTINGS']._serialized_end=328
+  _globals['_TRANSLATEFILERESPONSE']._serialized_start=331
+  _globals['_TRANSLATEFILERESPONSE']._serialized_end=551
+  _globals['_FILELANGUAGE']._serialized_start=553
+  _globals['_FILELANGUAGE']._serialized_end=630
+  _globals['_FILEPROBLEM']._serialized_start=632
+  _globals['_FILEPROBLEM']._serialized_end=708
+  _globals['_FILESERVICE']._serialized_start=711
+  _globals['_FILESERVICE']._serialized_end=842
 # @@protoc_insertion_point(module_scope)

@@ -54,10 +54,15 @@ class FileSettings(google.protobuf.message.Message):
     FORMAT_FIELD_NUMBER: builtins.int
     NAME_FIELD_NUMBER: builtins.int
     TRANSLATION_FIELD_NUMBER: builtins.int
+    DOCUMENT_PROPERTIES_FIELD_NUMBER: builtins.int
     format: builtins.str
     """Name of the format; an unknown one is refused with the known ones. Empty: by the end of the name."""
     name: builtins.str
     """Name of the file, with or without a folder; empty: none."""
+    document_properties: builtins.bool
+    """Translates the properties of an office document or a book too: title, subject, description, keywords and category.
+    Other files have none. The title of a book is always translated.
+    """
     @property
     def translation(self) -> jumok_proto.v1.translation_pb2.CorpusSettings:
         """Settings of its texts. Window, order and markup must not be set."""
@@ -68,9 +73,10 @@ class FileSettings(google.protobuf.message.Message):
         format: builtins.str = ...,
         name: builtins.str = ...,
         translation: jumok_proto.v1.translation_pb2.CorpusSettings | None = ...,
+        document_properties: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["translation", b"translation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "name", b"name", "translation", b"translation"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["document_properties", b"document_properties", "format", b"format", "name", b"name", "translation", b"translation"]) -> None: ...
 
 Global___FileSettings: typing_extensions.TypeAlias = FileSettings
 

@@ -45,6 +45,9 @@ DASH = Path("-")
 @term_options
 @decoding_flags
 @click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")
+@click.option(
+    "--document-properties", is_flag=True, help="Translate title, subject, description, keywords and category too."
+)
 @timeout_option(None, "Seconds that the file may take.")
 @click.pass_context
 def translate_file(

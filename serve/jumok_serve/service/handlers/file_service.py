@@ -122,7 +122,15 @@ class FileService:
     ) -> FileDocument:
         stopped = threading.Event()
         source, language = languages
-        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, language, source=source)
+        steps = FileDocument.read(
+            data,
+            settings.name,
+            settings.format,
+            stopped.is_set,
+            language,
+            source=source,
+            properties=settings.document_properties,
+        )
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:

@@ -104,8 +104,10 @@ class FileFormat:
         copies: copies of the file's characters in memory while it is read; a bound.
         fallback: encoding of files that are no UTF-8; empty: they are refused.
         conversion: command that makes a file UTF-8.
-        entries: of a format of archives, yields the entries that have texts, with the function of their pieces; raises
-            InvalidArgumentError for a bad file. None: a file is text.
+        entries: of a format of archives, yields the entries that have texts, with the function of their pieces; takes
+            the archive, and True for the document's properties too; raises InvalidArgumentError for a bad file. None:
+            a file is text.
+        properties: True to translate the document's properties.
     """
 
     pieces: Callable[..., Iterator[Piece]]
@@ -115,13 +117,14 @@ class FileFormat:
     copies: int = 5
     fallback: str = ""
     conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
-    entries: Callable[[Archive], Iterator[tuple[Entry, Pieces]]] | None = None
+    entries: Callable[[Archive, bool], Iterator[tuple[Entry, Pieces]]] | None = None
+    properties: bool = False
 
-    def into(self, language: str, source: str = "") -> "FileFormat":
+    def into(self, language: str, source: str = "", *, properties: bool = False) -> "FileFormat":
         """Return the format of files that are translated into a language, from one that may be known."""
         known = {"language": language, "source": source}
         taken = {name: known[name] for name in signature(self.pieces).parameters.keys() & known.keys()}
-        return replace(self, pieces=partial(self.pieces, **taken))
+        return replace(self, pieces=partial(self.pieces, **taken), properties=properties)
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -339,6 +342,7 @@ class FileDocument:
         language: str = "",
         *,
         source: str = "",
+        properties: bool = False,
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
@@ -349,12 +353,13 @@ class FileDocument:
             stopped: true if the document is not needed any more; the rest is then left out.
             language: language of the translations; empty: unknown.
             source: language of the texts; empty: unknown.
+            properties: True to translate a document's properties too.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format, data).into(language, source)
+        chosen = _format(name, file_format, data).into(language, source, properties=properties)
         mark, encoding = _encoding(data)
         content: str | Archive
         if chosen.entries is None:
@@ -446,7 +451,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
         return
     assert chosen.entries is not None
     total = 0
-    for entry, pieces in chosen.entries(content):
+    for entry, pieces in chosen.entries(content, chosen.properties):
         total += entry.file_size
         if total > MAX_UNPACKED:
             archive.refuse(f"its texts have more than {MAX_UNPACKED} uncompressed bytes: split the file")
@@ -478,7 +483,7 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     content = Archive(bytes(data))
     sizes = (
         2 * entry.file_size + _text_memory(chosen, content.inflated(entry), "utf-8", f"{entry.filename[:MAX_SHOWN]}: ")
-        for entry, _ in chosen.entries(content)
+        for entry, _ in chosen.entries(content, True)
     )
     directory = len(data) - content.directory
     entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own

@@ -8,7 +8,7 @@ from typing import Final
 from jumok_serve.text import archive
 from jumok_serve.text.archive import Archive, Entry
 from jumok_serve.text.files.document import TAGS, FileFormat, Pieces
-from jumok_serve.text.files.office import PLAIN, checked_roots, xml_pieces
+from jumok_serve.text.files.office import PLAIN, PROPERTIES, checked_roots, xml_pieces
 from jumok_serve.text.files.web import html_pieces
 
 _ALGORITHM: Final = re.compile(rb"EncryptionMethod\s[^<>]*?Algorithm\s*=\s*[\"']([^\"']*)")
@@ -21,15 +21,16 @@ _READERS: Final[dict[str, Pieces]] = {
 }
 
 
-def _entries(content: Archive) -> Iterator[tuple[Entry, Pieces]]:
+def _entries(content: Archive, properties: bool) -> Iterator[tuple[Entry, Pieces]]:
     roots = checked_roots("epub", content)
     for entry in content.entries:
         if entry.filename == "META-INF/encryption.xml":
             hidden = set(_ALGORITHM.findall(b"".join(content.inflated(entry))))
             if hidden - _FONTS:
                 archive.refuse("the book is encrypted: give a copy without protection")
+    readers = _READERS | ({"opf:package": partial(xml_pieces, PROPERTIES)} if properties else {})
     for entry in content.entries:
-        if (pieces := _READERS.get(roots.get(entry.filename, ""))) is not None:
+        if (pieces := readers.get(roots.get(entry.filename, ""))) is not None:
             yield entry, pieces
 
 

@@ -44,12 +44,13 @@ NAMESPACES: Final = {
     f"{_MICROSOFT}/drawing/2008/diagram": "dsp",
     f"{_MICROSOFT}/powerpoint/2018/8/main": "p188",
     f"{_MICROSOFT}/spreadsheetml/2018/threadedcomments": "tc",
-    **{f"{_ODF}:{name}:1.0": name for name in ("office", "text", "table", "style")},
+    **{f"{_ODF}:{name}:1.0": name for name in ("office", "text", "table", "style", "meta")},
     f"{_ODF}:drawing:1.0": "draw",
     f"{_ODF}:container": "ocf",
     "http://www.w3.org/1999/xhtml": "html",
     "http://www.daisy.org/z3986/2005/ncx/": "ncx",
     "http://www.idpf.org/2007/opf": "opf",
+    f"{_OOXML}/package/2006/metadata/core-properties": "cp",
     "http://purl.org/dc/elements/1.1/": "dc",
 }
 """Short names of namespaces, by which elements are known here, whatever prefix a file gives them."""
@@ -109,6 +110,10 @@ OPEN_STYLES: Final = replace(
 )
 PLAIN: Final = Vocabulary(paragraphs=_set("p:text tc:text ncx:text dc:title"))
 """Characters without runs."""
+PROPERTIES: Final = Vocabulary(
+    paragraphs=_set("dc:title dc:subject dc:description cp:keywords cp:category meta:keyword")
+)
+"""What documents and books say about themselves."""
 
 _DRAWN: Final = dict.fromkeys(("c:chartSpace", "dgm:dataModel", "dsp:drawing", "xdr:wsDr", "p188:cmLst"), DRAWING)
 ROOTS: Final = {
@@ -117,6 +122,7 @@ ROOTS: Final = {
     "xlsx": dict.fromkeys(_set("x:sst x:worksheet x:comments"), SHEET) | {"tc:ThreadedComments": PLAIN} | _DRAWN,
 } | {kind: {"office:document-content": OPEN, "office:document-styles": OPEN_STYLES} for kind in ("odt", "ods", "odp")}
 """Elements around all of an entry that has texts, by format."""
+_OF_PROPERTIES: Final = dict.fromkeys(("cp:coreProperties", "office:document-meta"), PROPERTIES)
 _MAIN: Final = {"w:document": "docx", "p:presentation": "pptx", "x:workbook": "xlsx", "ocf:container": "epub"}
 _MEDIA_TYPES: Final = {
     "application/vnd.oasis.opendocument.text": "odt",
@@ -235,14 +241,15 @@ def _paragraph(
     return Text(content, written, number, unchanged(content, written, write))
 
 
-def _entries(kind: str, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
+def _entries(kind: str, content: Archive, properties: bool) -> Iterator[tuple[Entry, Pieces]]:
     """Yield the entries of a document that have texts, with the function of their pieces."""
     roots = checked_roots(kind, content)
+    vocabularies = ROOTS[kind] | (_OF_PROPERTIES if properties else {})
     staying = frozenset(_column_names(content, roots))
     searched = 0
     for entry in content.entries:
         root = roots.get(entry.filename, "")
-        if root not in ROOTS[kind]:
+        if root not in vocabularies:
             continue
         if root == "x:worksheet":
             searched += entry.file_size
@@ -250,7 +257,7 @@ def _entries(kind: str, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
                 archive.refuse(f"its sheets have more than {MAX_SHEETS} bytes: split the file")
             if not _has_inline(content, entry):
                 continue
-        yield entry, partial(xml_pieces, ROOTS[kind][root], staying=staying)
+        yield entry, partial(xml_pieces, vocabularies[root], staying=staying)
 
 
 def checked_roots(kind: str, content: Archive) -> dict[str, str]:

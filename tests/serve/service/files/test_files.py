@@ -26,7 +26,7 @@ from tests.support.clients import await_, wait
 from tests.support.command import run_here
 from tests.support.hang import HANG_S, until
 from tests.support.logs import OF_ANOTHER_LOOP
-from tests.support.office import document, members
+from tests.support.office import archive_of, document, members
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -140,6 +140,27 @@ def test_a_document_is_translated_and_its_problems_name_a_part(
     arguments = ["--server", address, "--beam-size", "1", "--max-length", "6", "--no-cut-long-sentences"]
     ran = run_here("translate-file", str(tmp_path / "a.docx"), "--out", str(tmp_path / "c.docx"), *arguments)
     assert (ran.returncode, b"a.docx:word/document.xml:2: " in ran.stderr) == (1, True)
+
+
+def test_the_properties_of_a_document_are_translated_if_they_are_asked_for(
+    client: jumok.Client, address: str, tmp_path: Path
+) -> None:
+    entry = (
+        b'<cp:coreProperties xmlns:cp="http://schemas.openxmlformats.org/package/2006/metadata/core-properties" '
+        b'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A dog.</dc:title></cp:coreProperties>'
+    )
+    (tmp_path / "a.docx").write_bytes(archive_of(members(document("docx", "<w:p/>")) | {"docProps/core.xml": entry}))
+    counts = [
+        client.translate_file(tmp_path / "a.docx", tmp_path / "b.docx", document_properties=asked, **SHORT).text_count
+        for asked in (False, True)
+    ]
+    assert counts == [0, 1]
+    arguments = ["--document-properties", "--server", address, "--beam-size", "1", "--max-length", "6"]
+    ran = run_here("translate-file", str(tmp_path / "a.docx"), "--out", str(tmp_path / "c.docx"), *arguments)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    written = members((tmp_path / "c.docx").read_bytes())
+    assert written == members((tmp_path / "b.docx").read_bytes())
+    assert written["docProps/core.xml"] != entry
 
 
 @pytest.mark.parametrize(

@@ -491,6 +491,63 @@ def test_files_of_other_libraries(name: str, make: Callable[[], bytes], read: Ca
     assert read(out) == [text.upper() for text in read(data)]
 
 
+def described() -> bytes:
+    """Return a file of Word with properties."""
+    report: Any = docx.Document(io.BytesIO(word_file()))
+    core = report.core_properties
+    core.title, core.subject, core.keywords, core.comments = "My dogs", "Dogs & cats", "dog, cat", "About them"
+    core.author, core.category = "Ann Smith", "Animals"
+    out = io.BytesIO()
+    report.save(out)
+    return out.getvalue()
+
+
+OPEN_PROPERTIES = (
+    '<office:document-meta xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:meta="urn:oasis:names:tc:opendocument:xmlns:meta:1.0" xmlns:dc="http://purl.org/dc/elements/1.1/">'
+    "<office:meta><dc:title>My dogs</dc:title><meta:keyword>dog</meta:keyword><dc:creator>Ann</dc:creator>"
+    "<meta:generator>Some Office</meta:generator></office:meta></office:document-meta>"
+)
+BOOK_PROPERTIES = (
+    '<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+    "<dc:title>My dogs</dc:title><dc:creator>Ann</dc:creator><dc:subject>Animals</dc:subject>"
+    "<dc:description>About &lt;b&gt;them&lt;/b&gt;</dc:description></metadata></package>"
+)
+
+
+def with_entry(data: bytes, name: str, content: str) -> bytes:
+    return archive_of(members(data) | {name: content.encode()})
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "own", "asked"),
+    [
+        ("a.docx", described(), [], ["My dogs", "Dogs &amp; cats", "dog, cat", "About them", "Animals"]),
+        ("a.odt", with_entry(document("odt", ""), "meta.xml", OPEN_PROPERTIES), [], ["My dogs", "dog"]),
+        (
+            "a.epub",
+            with_entry(document("epub", ""), "OEBPS/content.opf", BOOK_PROPERTIES),
+            ["My dogs"],
+            ["My dogs", "Animals", "About &lt;b&gt;them&lt;/b&gt;"],
+        ),
+    ],
+    ids=["docx", "odt", "epub"],
+)
+def test_properties_are_translated_if_they_are_asked_for(
+    name: str, data: bytes, own: list[str], asked: list[str]
+) -> None:
+    known, plain = set(contents(data, name)), read_file(data, name, properties=True)
+    assert known >= set(own)
+    found = [piece.content for piece in plain.pieces() if isinstance(piece, Text)]
+    assert [one for one in found if one not in known or one in own] == asked
+    assert written(plain) == data
+    out, _ = translated(data, name, properties=True)
+    assert_only_texts_differ(data, out)
+    if name == "a.docx":
+        core = docx.Document(io.BytesIO(out)).core_properties
+        assert (core.title, core.comments, core.author) == ("MY DOGS", "ABOUT THEM", "Ann Smith")
+
+
 def test_looks_of_runs_stay_around_their_words() -> None:
     out, _ = translated(word_file(), "a.docx")
     paragraph: Any = docx.Document(io.BytesIO(out)).paragraphs[1]
