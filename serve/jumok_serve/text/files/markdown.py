@@ -151,6 +151,7 @@ class _Block:
         kind: of `_BLOCKS`, or "Item" for a text that an item of a list has by itself.
         first, after: its place, in bytes.
         before, behind: what stands around it if it is parsed again.
+        is_inside: True in a list, quotation or note, which lines may be indented for.
         forms: how the file writes characters that it escapes.
         length: of the text with its marks; beyond `MAX_READ` no further parts are added.
     """
@@ -160,6 +161,7 @@ class _Block:
     after: int
     before: str = ""
     behind: str = "\n"
+    is_inside: bool = False
     parts: list[_Part] = field(default_factory=list)
     forms: dict[str, str] = field(default_factory=dict)
     length: int = 0
@@ -261,7 +263,7 @@ class _Reader:
         yield from self._finish()
 
     def _begin(self, kind: str, first: int, after: int) -> _Block:
-        self._block = _Block(kind, first, after)
+        self._block = _Block(kind, first, after, is_inside=bool(self._ends))
         if kind == "TableCell":
             self._block.before, self._block.behind, self._block.forms["|"] = "|a|\n|-|\n|", " |\n", "\\|"
         self._raw = self._holes(first, after if kind != "HtmlBlock" else first)
@@ -285,6 +287,8 @@ class _Reader:
     def _finish(self) -> Iterator[_Block]:
         block, self._block = self._block, None
         self._open.clear()
+        while block and block.parts and block.parts[-1].role is Kind.TEXT and block.parts[-1].shown.isspace():
+            block.parts.pop()
         if block is None or not block.parts:
             return
         if block.kind == "Heading":
@@ -639,9 +643,8 @@ def _write(  # noqa: PLR0917 - kept for each text, as few objects
     kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}
     for level in range(2 + len(_SPECIAL)):
         writer = _Writer(block, parts, level)
-        again = (
-            block.before + _PREFIX.sub("", writer.written) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
-        )
+        inner = _PREFIX.sub("", writer.written) if block.is_inside else writer.written
+        again = block.before + inner + block.behind + "".join(f"\n{note}: x\n" for note in notes)
         *_, masked = _mask(data := again.encode())
         found = list(filter(None, _Reader(data, masked, definitions).blocks()))
         fits = len(found) == cells + 1 + len(notes) and found[cells].kind in kinds

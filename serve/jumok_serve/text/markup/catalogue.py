@@ -311,7 +311,8 @@ def accelerate(parts: list[tuple[int, str]], mark: str, letter: str) -> None:
     for pattern in (rf"(?<!\w){key}", rf"(?i:(?<!\w){key})", rf"(?i:{key})", r"[^\W_]"):
         for index in texts:
             written = parts[index][1]
-            if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, written)):
+            outside = _ENTITY.sub(lambda entity: " " * len(entity[0]), written)
+            if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, outside)):
                 parts[index] = -1, f"{written[: found.start()]}{mark}{written[found.start() :]}"
                 return
     index = texts[-1] if texts else len(parts) - 1
