@@ -146,8 +146,7 @@ class Api:
         """
         if not is_auto(settings.source):
             return _counted(await self._translate(settings, texts, prefixes, deadline, _counting(make)))
-        check_num_texts(self._limits, len(texts))
-        check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
+        check_texts(self._limits, texts, target_prefixes=prefixes)
         detected = await self._detection.sources(
             settings.model, settings.target, texts, copies=settings.parameters.copy_unreadable
         )
@@ -170,20 +169,26 @@ class Api:
         prefixes: Sequence[str],
         deadline: float | None,
         make: Callable[[Translated], Result],
+        *,
+        write_stable: Callable[[str], Awaitable[None]] | None = None,
     ) -> Result:
-        """Translate texts of one language."""
+        """Translate texts of one language; ``write_stable`` gets the growing stable beginning of the only one."""
         with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
+            check_texts(self._limits, texts, target_prefixes=prefixes)
             if plan.parameters.markup is not None and size_of(texts) > MAX_TAGS:
                 await self._work.run(partial(check_tags, texts), False)
             check_hypotheses(self._limits, len(texts), plan.beam_size, plan.num_hypotheses)
             attends = plan.parameters.attends
             with self._work.attention_slot(attends):
-                pending = await self._submit(chosen, texts, plan.parameters, prefixes or None)
+                progress = asyncio.Event()
+                grown = None if write_stable is None else partial(self._wakeups.call_soon, progress.set)
+                pending = await self._submit(chosen, texts, plan.parameters, prefixes or None, grown)
                 try:
-                    await self._wakeups.wait(pending.futures)
+                    if write_stable is None:
+                        await self._wakeups.wait(pending.futures)
+                    else:
+                        await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, texts)
                     return await self._work.run(partial(_finished, pending, make), attends, max_tokens)
                 finally:
@@ -205,34 +210,17 @@ class Api:
             prefix: beginning of the translation; empty: none.
         """
         with single_text_field_names():
-            check_lengths(self._limits, contents=[text], target_prefixes=[prefix])
+            check_texts(self._limits, [text], target_prefixes=[prefix])
             detected = await self._detected(settings, text)
-        if detected is not None:
-            (source,) = detected.sources
-            if not source.is_translated:
-                return _counted(_finished(Unchanged(text, detected), _counting(make)))
-            settings = settings.from_language(source.language, source.confidence)
-        with self._use(settings.model, settings.parameters) as chosen:
-            plan = await self._plan(chosen, settings, deadline)
-            check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
-            progress = asyncio.Event()
-            prefixes = [prefix] if prefix else None
-            attends = plan.parameters.attends
-            with self._work.attention_slot(attends), single_text_field_names():
-                pending = await self._submit(
-                    chosen,
-                    [text],
-                    plan.parameters,
-                    prefixes,
-                    on_progress=lambda: self._wakeups.call_soon(progress.set),
-                )
-                try:
-                    await self._write_progress(pending, progress, write_stable)
-                    max_tokens = _max_tokens(chosen, plan, pending, [text])
-                    finish = partial(_finished, pending, _counting(make))
-                    return _counted(await self._work.run(finish, attends, max_tokens))
-                finally:
-                    pending.cancel()
+            if detected is not None:
+                (source,) = detected.sources
+                if not source.is_translated:
+                    return _counted(_finished(Unchanged(text, detected), _counting(make)))
+                settings = settings.from_language(source.language, source.confidence)
+            prefixes = [prefix] if prefix else ()
+            return _counted(
+                await self._translate(settings, [text], prefixes, deadline, _counting(make), write_stable=write_stable)
+            )
 
     async def _write_progress(
         self, pending: Pending, progress: asyncio.Event, write: Callable[[str], Awaitable[None]]
@@ -289,7 +277,7 @@ class Api:
 
         async def submit(item: Item) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
-            check_lengths(self._limits, contents=[item.content], target_prefixes=prefixes or [])
+            check_texts(self._limits, [item.content], target_prefixes=prefixes or [])
             source, confidence = settings.source, None
             detected = await self._detected(settings, item.content)
             if detected is not None:
@@ -330,8 +318,7 @@ class Api:
 
     async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
-        check_num_texts(self._limits, len(texts))
-        check_lengths(self._limits, contents=texts)
+        check_texts(self._limits, texts)
         return await self._detection.rank(texts)
 
     async def score(
@@ -349,8 +336,7 @@ class Api:
             model: name of the model; empty: the one that has the languages.
         """
         with self._use(model, parameters) as chosen:
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, targets=targets)
+            check_texts(self._limits, texts, targets=targets)
             start = partial(chosen.only("scoring").scoring, texts, targets, _of_caller(parameters))
             scoring = await self._work.tokenize(start, texts, targets)
             try:
@@ -376,8 +362,7 @@ class Api:
             query: makes the attention that is wanted.
         """
         with self._use(model, parameters) as chosen:
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, targets=targets)
+            check_texts(self._limits, texts, targets=targets)
             start = partial(chosen.only("alignment").aligning, texts, targets or None, query(), _of_caller(parameters))
             with self._work.attention_slot(True):
                 aligning = await self._work.tokenize(start, texts, targets)
@@ -537,18 +522,14 @@ def check_tag_names(written: Sequence[str], field: str) -> None:
         )
 
 
-def check_num_texts(limits: ServiceLimits, num_texts: int) -> None:
-    """Raise InvalidArgumentError for too many texts."""
-    if num_texts > limits.max_texts:
+def check_texts(limits: ServiceLimits, contents: Sequence[str], **others: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for too many texts, or one that is too long; keywords are request fields."""
+    if len(contents) > limits.max_texts:
         raise InvalidArgumentError(
-            f"a request takes at most {limits.max_texts} texts, got {num_texts}; send several requests",
+            f"a request takes at most {limits.max_texts} texts, got {len(contents)}; send several requests",
             field="contents",
         )
-
-
-def check_lengths(limits: ServiceLimits, **texts: Sequence[str]) -> None:
-    """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
-    for field, field_texts in texts.items():
+    for field, field_texts in {"contents": contents, **others}.items():
         for index, text in enumerate(field_texts):
             if len(text) > limits.max_characters:
                 raise InvalidArgumentError(

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileLanguage, FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_serve.service.handlers.api import Api, check_lengths
+from jumok_serve.service.handlers.api import Api, check_texts
 from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
 from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
@@ -106,22 +106,8 @@ class FileService:
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         translation = parse_settings(settings.translation)
-        document = await self._document(caller, data, settings, self._api.languages(translation))
-        parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
-        texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
-        await self._api.translate_corpus(
-            replace(translation, parameters=parameters),
-            Stream(texts.read, list, texts.write),
-            deadline=call.deadline,
-            stopping=asyncio.Event(),  # a file is not sent elsewhere: a server that stops finishes it
-        )
-        await texts.finish()
-
-    async def _document(
-        self, caller: str, data: bytearray, settings: FileSettings, languages: tuple[str, str]
-    ) -> FileDocument:
+        source, language = self._api.languages(translation)
         stopped = threading.Event()
-        source, language = languages
         steps = FileDocument.read(
             data,
             settings.name,
@@ -131,7 +117,16 @@ class FileService:
             source=source,
             properties=settings.document_properties,
         )
-        return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
+        document = await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
+        parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
+        texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
+        await self._api.translate_corpus(
+            replace(translation, parameters=parameters),
+            Stream(texts.read, list, texts.write),
+            deadline=call.deadline,
+            stopping=asyncio.Event(),  # a file is not sent elsewhere: a server that stops finishes it
+        )
+        await texts.finish()
 
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
@@ -259,7 +254,7 @@ class _FileTexts:
         """Return the error of a text of too many characters, with their number."""
         try:
             with single_text_field_names():
-                check_lengths(self._limits, contents=[text.content])
+                check_texts(self._limits, [text.content])
         except InvalidArgumentError as error:
             drop_frames(error)
             return error
