@@ -18,14 +18,12 @@ from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import spelled_by
 from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import Upload
-from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
+from jumok_serve.http.requests import Fields, choice, text_field, texts_field
 from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
-from jumok_serve.http.uploads import file_settings, translate_later, upload_route, uploaded
+from jumok_serve.http.uploads import file_settings, text_parameters, translate_later, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
-from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
@@ -81,21 +79,13 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     texts = texts_field(fields, "text")
     fields.pop("text")
     source, target = _pair(fields, directions)
-    split = _meaning(fields, "split_sentences", SPLITTING, "1")
-    markup = _meaning(fields, "tag_handling", TAG_HANDLING, "")
+    split = choice(fields, "split_sentences", SPLITTING, "1")
+    markup = choice(fields, "tag_handling", TAG_HANDLING, "")
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
         texts = [re.sub(r"\r\n?|\n", " ", text) for text in texts]
-    parameters = TranslationParameters(
-        source_language=source,
-        target_language=target,
-        placeholders=PLACEHOLDERS,
-        split_sentences=split,
-        markup=markup,
-        markup_rules=rules if markup else MarkupRules(),
-        copy_unreadable=split,
-    )
+    parameters = text_parameters(source, target, markup, rules if markup else MarkupRules(), split=split)
     return Settings(parameters=parameters, stored_glossary=_glossary(fields)), texts
 
 
@@ -104,11 +94,6 @@ def _pair(fields: Mapping[str, Any], directions: Directions) -> tuple[str, str]:
     target = spelled_by(directions.all_targets, text_field(fields, "target_lang"))
     source = text_field(fields, "source_lang", "") or AUTO
     return spelled_by(directions.targets, source), target
-
-
-def _meaning(fields: Fields, name: str, choices: Mapping[str | int, Meaning], default: str) -> Meaning:
-    value = fields.get(name)
-    return meaning(default if value is None else value, name, choices)
 
 
 def _glossary(fields: Mapping[str, Any]) -> str:
@@ -188,7 +173,7 @@ async def _result(incoming: Incoming) -> Response:
 
 
 async def _languages(incoming: Incoming) -> Response:
-    kind = _meaning(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
+    kind = choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
     await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
     directions = await incoming.site.backend.directions(incoming.sender)
     tags = list(directions.targets) if kind == "source" else directions.all_targets
