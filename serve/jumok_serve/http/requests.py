@@ -259,16 +259,14 @@ def number_field(fields: Mapping[str, Any], name: str, most: int) -> int:
     return value
 
 
-def choice(fields: Fields, name: str, choices: Mapping[str | int, Meaning], default: str) -> Meaning:
+def meaning(value: object, name: str, choices: Mapping[str | int, Meaning]) -> Meaning:
     """Return the meaning of a field with few values; strings but the empty one are named in the error.
 
     Raises:
         InvalidArgumentError: another value.
     """
-    value = fields.get(name)
-    value = default if value is None else value
     if not isinstance(value, str | int) or value not in choices:
-        listed = " or ".join(known for known in choices if known and isinstance(known, str))
+        listed = " or ".join(choice for choice in choices if choice and isinstance(choice, str))
         raise InvalidArgumentError(f"{name} must be {listed}, got {reprlib.repr(value)}", field=name)
     return choices[value]
 

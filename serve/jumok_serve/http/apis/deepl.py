@@ -18,7 +18,7 @@ from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import spelled_by
 from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import Upload
-from jumok_serve.http.requests import Fields, choice, text_field, texts_field
+from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
 from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
 from jumok_serve.http.uploads import file_settings, text_parameters, translate_later, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
@@ -79,8 +79,8 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     texts = texts_field(fields, "text")
     fields.pop("text")
     source, target = _pair(fields, directions)
-    split = choice(fields, "split_sentences", SPLITTING, "1")
-    markup = choice(fields, "tag_handling", TAG_HANDLING, "")
+    split = _meaning(fields, "split_sentences", SPLITTING, "1")
+    markup = _meaning(fields, "tag_handling", TAG_HANDLING, "")
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
@@ -94,6 +94,11 @@ def _pair(fields: Mapping[str, Any], directions: Directions) -> tuple[str, str]:
     target = spelled_by(directions.all_targets, text_field(fields, "target_lang"))
     source = text_field(fields, "source_lang", "") or AUTO
     return spelled_by(directions.targets, source), target
+
+
+def _meaning(fields: Fields, name: str, choices: Mapping[str | int, Meaning], default: str) -> Meaning:
+    value = fields.get(name)
+    return meaning(default if value is None else value, name, choices)
 
 
 def _glossary(fields: Mapping[str, Any]) -> str:
@@ -173,7 +178,7 @@ async def _result(incoming: Incoming) -> Response:
 
 
 async def _languages(incoming: Incoming) -> Response:
-    kind = choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
+    kind = _meaning(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
     await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
     directions = await incoming.site.backend.directions(incoming.sender)
     tags = list(directions.targets) if kind == "source" else directions.all_targets

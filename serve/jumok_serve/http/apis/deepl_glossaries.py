@@ -16,7 +16,7 @@ from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.languages import listed_languages, spelled_by
-from jumok_serve.http.requests import Fields, choice, parse_fields, text_field
+from jumok_serve.http.requests import Fields, meaning, parse_fields, text_field
 from jumok_serve.http.site import (
     Answer,
     Called,
@@ -255,7 +255,7 @@ def _dictionaries(fields: Fields, directions: Directions) -> list[messages.Gloss
 def _dictionary(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
     """Read a pair of languages and entries."""
     pair = _pair(fields, directions)
-    read = choice(fields, "entries_format", _READERS, "tsv")
+    read = meaning(text_field(fields, "entries_format", "tsv"), "entries_format", _READERS)
     entries = text_field(fields, "entries")
     try:
         pair.tsv = _written(_unique(read(entries)))

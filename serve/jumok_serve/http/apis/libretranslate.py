@@ -12,7 +12,7 @@ from starlette.routing import Route
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind
 from jumok_serve.http.apis.languages import listed_languages
-from jumok_serve.http.requests import Fields, choice, number_field, text_field, texts_field
+from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
 from jumok_serve.http.site import DETECT, TRANSLATE, Dialect, Directions, Incoming, Site, route, status_of_others
 from jumok_serve.http.uploads import file_settings, text_parameters, translate, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
@@ -79,7 +79,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     fields.pop("q")
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
-    markup = choice(fields, "format", FORMATS, "text")
+    markup = meaning(text_field(fields, "format", "text"), "format", FORMATS)
     parameters = text_parameters(source, target, markup, split=not alternatives)
     if alternatives:
         options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))

@@ -12,7 +12,7 @@ from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import DetectedLanguage, Score
 from jumok_serve.manifest.languages import is_auto
-from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written, single_text_field_names
+from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written
 from jumok_serve.service.handlers.detection import (
     Detected,
     LanguageDetection,
@@ -138,14 +138,19 @@ class Api:
         *,
         deadline: float | None,
         make: Callable[[Translated], Result],
+        write_stable: Callable[[str], Awaitable[None]] | None = None,
     ) -> Result:
         """Translate all texts, or fail; cancellation frees the rows.
 
         Args:
             prefixes: beginnings of the translations; none, or one for each text.
+            write_stable: writes the growing stable beginning of the only translation, skipping old states; None: it
+                is not followed.
         """
         if not is_auto(settings.source):
-            return _counted(await self._translate(settings, texts, prefixes, deadline, _counting(make)))
+            return _counted(
+                await self._translate(settings, texts, prefixes, deadline, _counting(make), write_stable=write_stable)
+            )
         check_texts(self._limits, texts, target_prefixes=prefixes)
         detected = await self._detection.sources(
             settings.model, settings.target, texts, copies=settings.parameters.copy_unreadable
@@ -157,7 +162,14 @@ class Api:
         def translate(language: str, indices: Sequence[int]) -> Awaitable[Translated]:
             of_group = [texts[index] for index in indices]
             of_texts = [prefixes[index] for index in indices] if prefixes else ()
-            return self._translate(settings.from_language(language), of_group, of_texts, deadline, lambda found: found)
+            return self._translate(
+                settings.from_language(language),
+                of_group,
+                of_texts,
+                deadline,
+                lambda found: found,
+                write_stable=write_stable,
+            )
 
         results = await translate_by_language(groups, translate)
         return _counted(await self._work.run(lambda: _counting(make)(joined(texts, detected, groups, results)), False))
@@ -193,34 +205,6 @@ class Api:
                     return await self._work.run(partial(_finished, pending, make), attends, max_tokens)
                 finally:
                     pending.cancel()
-
-    async def stream(
-        self,
-        settings: Settings,
-        text: str,
-        prefix: str,
-        *,
-        deadline: float | None,
-        write_stable: Callable[[str], Awaitable[None]],
-        make: Callable[[Translated], Result],
-    ) -> Result:
-        """Translate a text, and write its growing stable beginning, skipping old states.
-
-        Args:
-            prefix: beginning of the translation; empty: none.
-        """
-        with single_text_field_names():
-            check_texts(self._limits, [text], target_prefixes=[prefix])
-            detected = await self._detected(settings, text)
-            if detected is not None:
-                (source,) = detected.sources
-                if not source.is_translated:
-                    return _counted(_finished(Unchanged(text, detected), _counting(make)))
-                settings = settings.from_language(source.language, source.confidence)
-            prefixes = [prefix] if prefix else ()
-            return _counted(
-                await self._translate(settings, [text], prefixes, deadline, _counting(make), write_stable=write_stable)
-            )
 
     async def _write_progress(
         self, pending: Pending, progress: asyncio.Event, write: Callable[[str], Awaitable[None]]

@@ -90,6 +90,8 @@ async def translate_by_language(
         with blamed_texts(indices.__getitem__):  # errors name the index in the whole request
             return await translate(language, indices)
 
+    if len(groups) == 1:
+        return [await of_group(*one) for one in groups.items()]
     tasks = [asyncio.ensure_future(of_group(language, indices)) for language, indices in groups.items()]
     try:
         return await asyncio.gather(*tasks)
@@ -106,7 +108,7 @@ def joined(
     by_index = dict[int, Translation]()
     for indices, result in zip(groups.values(), results, strict=True):
         by_index.update(zip(indices, result.translations, strict=True))
-    timings = _longest([result.timings for result in results])
+    timings = longest([result.timings for result in results])
     results.clear()
     translations = [
         replace(by_index.pop(index), source_confidence=source.confidence)
@@ -145,10 +147,10 @@ class Unchanged:
 
     def timings(self) -> Timings:
         """See `Pending`."""
-        return _longest([])
+        return longest([])
 
 
-def _longest(times: Sequence[Timings]) -> Timings:
+def longest(times: Sequence[Timings]) -> Timings:
     """Return the longest of each time."""
     names = ("queue_s", "encode_s", "decode_s", "total_s")
     return Timings(**{name: max((getattr(one, name) for one in times), default=0.0) for name in names})
