@@ -202,7 +202,9 @@ class Api:
                     else:
                         await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, texts)
-                    return await self._work.run(partial(_finished, pending, make), attends, max_tokens)
+                    return await self._work.run(
+                        lambda: make(Translated(pending.collect(), pending.timings())), attends, max_tokens
+                    )
                 finally:
                     pending.cancel()
 
@@ -450,11 +452,6 @@ Parameters = TypeVar("Parameters", bound=TextParameters)
 def _of_caller(parameters: Parameters) -> Parameters:
     """Return parameters with the caller of the current call."""
     return replace(parameters, caller=current_caller())
-
-
-def _finished(pending: Pending, make: Callable[[Translated], Result]) -> Result:
-    """Collect translations that are done, and make of them what the caller wants."""
-    return make(Translated(pending.collect(), pending.timings()))
 
 
 def _counting(make: Callable[[Translated], Result]) -> Callable[[Translated], tuple[Result, Counts]]:

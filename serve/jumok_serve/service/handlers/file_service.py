@@ -21,11 +21,10 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
 from jumok_serve.service.rpc.request_reader import (
     STREAM_PATIENCE_S,
-    Arrival,
     ByteBudget,
     RequestReader,
+    arriving_in_time,
     check_request,
-    too_slow,
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
@@ -92,7 +91,11 @@ class FileService:
         held = self._limits.max_file_bytes  # until the size of the file is known
         await self._uploads.take(caller, held)
         try:
-            settings, data = await self._upload(caller, requests)
+            # A file has the time of the largest one, and each of its messages that of a request.
+            async with arriving_in_time(
+                self._uploads, caller, self._upload_s, "file", patience_s=STREAM_PATIENCE_S, peer=current_peer()
+            ):
+                settings, data = await self._read(requests)
             self._uploads.give_back(caller, held - len(data))
             held = len(data)
             memory = await _ended(
@@ -130,17 +133,6 @@ class FileService:
 
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
-
-    async def _upload(self, caller: str, requests: RequestReader) -> tuple[FileSettings, bytearray]:
-        """Read a file in the time of the largest one, in which each message has the time of a request."""
-        try:
-            async with asyncio.timeout(self._upload_s) as timer:
-                arrival = Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, peer=current_peer())
-                with self._uploads.arriving(caller, arrival):
-                    return await self._read(requests)
-        except TimeoutError:
-            late = too_slow(arrival, self._upload_s, "file")
-        raise late
 
     async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
