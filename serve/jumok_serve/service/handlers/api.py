@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import NamedTuple, TypeVar
 
 from jumok_proto.alignments import Alignment
@@ -15,8 +16,8 @@ from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written
 from jumok_serve.service.handlers.detection import (
     Detected,
-    LanguageDetection,
     Unchanged,
+    in_pieces,
     joined,
     translate_by_language,
 )
@@ -30,7 +31,7 @@ from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.text.detection import group_by_language, load_detector
+from jumok_serve.text.detection import Source, detect_source, group_by_language, load_detector, rank_languages
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore, Terminology, count_marks
 from jumok_serve.text.translation import Pending, PendingOfModel, Translated
@@ -128,7 +129,6 @@ class Api:
         self._limits = limits
         self._wakeups = LoopWakeups()
         self._work = RequestWork()
-        self._detection = LanguageDetection(models, self._work.tokenizing)
 
     async def translate(
         self,
@@ -152,9 +152,7 @@ class Api:
                 await self._translate(settings, texts, prefixes, deadline, _counting(make), write_stable=write_stable)
             )
         check_texts(self._limits, texts, target_prefixes=prefixes)
-        detected = await self._detection.sources(
-            settings.model, settings.target, texts, copies=settings.parameters.copy_unreadable
-        )
+        detected = await self._detect_sources(settings, texts)
         if prefixes:
             check_count("target_prefixes", prefixes, len(texts))
         groups = group_by_language(detected.sources)
@@ -265,8 +263,8 @@ class Api:
             prefixes = [item.target_prefix] if item.target_prefix else None
             check_texts(self._limits, [item.content], target_prefixes=prefixes or [])
             source, confidence = settings.source, None
-            detected = await self._detected(settings, item.content)
-            if detected is not None:
+            if detects:
+                detected = await self._detect_sources(settings, [item.content])
                 if not detected.sources[0].is_translated:
                     return Unchanged(item.content, detected)
                 source, confidence, _ = detected.sources[0]
@@ -305,7 +303,8 @@ class Api:
     async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
         check_texts(self._limits, texts)
-        return await self._detection.rank(texts)
+        tags = self._models.languages()
+        return await self._work.tokenizing.finish(in_pieces(texts, lambda text: rank_languages(text, tags)))
 
     async def score(
         self,
@@ -326,7 +325,7 @@ class Api:
             start = partial(chosen.only("scoring").scoring, texts, targets, _of_caller(parameters))
             scoring = await self._work.tokenize(start, texts, targets)
             try:
-                return await self._work.score(_scored(scoring, make))
+                return await self._work.scoring.finish(_scored(scoring, make))
             finally:
                 scoring.cancel()
 
@@ -358,12 +357,20 @@ class Api:
                 finally:
                     aligning.cancel()
 
-    async def _detected(self, settings: Settings, text: str) -> Detected | None:
-        """Return the language of a text, or None if it is not to be detected."""
-        if not is_auto(settings.source):
-            return None
+    async def _detect_sources(self, settings: Settings, texts: Sequence[str]) -> Detected:
+        """Detect the source language of each text of a request.
+
+        Raises:
+            JumokError: no model can translate the request, or a text.
+        """
+        sources, target = self._models.sources_into(settings.model, settings.target)
+        fields = (f"contents[{index}]" for index in count())
         copies = settings.parameters.copy_unreadable
-        return await self._detection.sources(settings.model, settings.target, [text], copies=copies)
+
+        def detect(text: str) -> Source:
+            return detect_source(text, sources, target, copies=copies, field=next(fields))
+
+        return Detected(await self._work.tokenizing.finish(in_pieces(texts, detect)), target)
 
     def languages(self, settings: Settings) -> tuple[str, str]:
         """Return the languages of a request, as it names them or as the model's defaults are.

@@ -3,20 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from jumok_proto.results import DetectedLanguage, Timings, Translation
+from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.sentence import Future
-from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
-from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.text.detection import (
-    MAX_CHARACTERS,
-    Source,
-    detect_source,
-    rank_languages,
-    unchanged,
-)
+from jumok_serve.service.handlers.worker_pool import Pieces
+from jumok_serve.text.detection import MAX_CHARACTERS, Source, unchanged
 from jumok_serve.text.translation import Translated, blamed_texts
 
 Result = TypeVar("Result")
@@ -29,48 +21,13 @@ class Detected(NamedTuple):
     target: str
 
 
-class LanguageDetection:
-    """Detects the languages of texts.
-
-    Args:
-        pool: threads that detect.
-    """
-
-    def __init__(self, models: ModelRegistry, pool: WorkerPool) -> None:
-        self._models = models
-        self._pool = pool
-
-    async def rank(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
-        """Return the possible languages of each text, best first."""
-        tags = self._models.languages()
-        return await self._each(texts, lambda text: rank_languages(text, tags))
-
-    async def sources(self, model: str, target: str, texts: Sequence[str], *, copies: bool) -> Detected:
-        """Return the source language of each text of a request.
-
-        Args:
-            copies: True to keep texts in languages that no model translates.
-
-        Raises:
-            JumokError: no model can translate the request; errors of `ModelRegistry.sources_into`.
-            InvalidArgumentError: no model translates a text.
-        """
-        sources, target = self._models.sources_into(model, target)
-        fields = (f"contents[{index}]" for index in count())
-        found = await self._each(
-            texts, lambda text: detect_source(text, sources, target, copies=copies, field=next(fields))
-        )
-        return Detected(found, target)
-
-    async def _each(self, texts: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
-        def pieces() -> Pieces[list[Result]]:
-            results = []
-            for text in texts:
-                yield min(len(text), MAX_CHARACTERS)
-                results.append(work(text))
-            return results
-
-        return await self._pool.finish(pieces())
+def in_pieces(texts: Sequence[str], work: Callable[[str], Result]) -> Pieces[list[Result]]:
+    """Detect something in each text, one after the other."""
+    results = []
+    for text in texts:
+        yield min(len(text), MAX_CHARACTERS)
+        results.append(work(text))
+    return results
 
 
 async def translate_by_language(
