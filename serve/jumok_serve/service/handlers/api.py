@@ -91,10 +91,9 @@ class Settings:
         """The target language; empty: the model's default."""
         return self.parameters.target_language or ""
 
-    def from_language(self, source: str, confidence: float | None = None) -> "Settings":
-        """Return the settings with a source language, and the confidence in it if it was detected."""
-        parameters = replace(self.parameters, source_language=source, source_confidence=confidence)
-        return replace(self, parameters=parameters)
+    def from_language(self, source: str) -> "Settings":
+        """Return the settings with a source language."""
+        return replace(self, parameters=replace(self.parameters, source_language=source))
 
 
 class _Plan(NamedTuple):
