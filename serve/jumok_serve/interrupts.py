@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, TypeVar
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+
+Result = TypeVar("Result")
 
 PART_S: Final = 0.0005
 """Processor time of long work, in seconds, after which it may rest."""
@@ -119,6 +121,16 @@ def check(deadline: float | None, doing: str) -> None:
             raise CancelledError
     if deadline is not None and time.monotonic() > deadline:
         raise DeadlineExceededError(f"the deadline passed while {doing}")
+
+
+def finished(pieces: Generator[object, None, Result]) -> Result:
+    """Do all pieces of some work in this thread, and return its result."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 MAX_TIMEOUT_S = 1e9

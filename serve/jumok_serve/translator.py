@@ -21,7 +21,7 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import BundleError
 from jumok_serve.forks import check_not_inherited
 from jumok_serve.interrupts import deadline_after
-from jumok_serve.manifest.languages import Languages, is_auto
+from jumok_serve.manifest.languages import is_auto
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.search.options import DecodingOptions
@@ -199,10 +199,8 @@ class Translator:
         several = [texts] if isinstance(texts, str) else texts
         prefixes = cast("Sequence[str | None] | None", prefixes)  # other types are refused later
         parameters = partial(
-            _parameters,
+            self._parameters,
             options,
-            languages=self.manifest.languages,
-            glossaries=self._glossaries,
             target_language=target_language,
             target_prefix=target_prefix,
             attention=attention,
@@ -218,6 +216,52 @@ class Translator:
             pending = self.submit(several, parameters(source_language=source_language), target_prefixes=prefixes)
             translations = pending.collect()
         return translations[0] if alone else translations
+
+    def _parameters(
+        self,
+        options: TranslateOptions,
+        *,
+        source_language: str | None,
+        target_language: str | None,
+        split_sentences: bool | None,
+        target_prefix: object,
+        attention: bool,
+        **others: Any,
+    ) -> TranslationParameters:
+        """Make the parameters of a translation; `others` are those without a default of their own here.
+
+        Raises:
+            InvalidArgumentError: an option cannot be used.
+            TypeError: an option does not exist.
+        """
+        text_options, decoding = separate(options)
+        terms, for_parts = separate_terms(text_options)
+        check_names(decoding)
+        stored = terms.get("stored_glossary")
+        splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
+        return TranslationParameters(
+            options=DecodingOptions(**decoding),
+            source_language=source_language,
+            target_language=target_language,
+            attention=attention,
+            split_sentences=splits,
+            terms=terminology(terms, self._stored(stored, source_language, target_language) if stored else None),
+            placeholders=placeholders_of(terms),
+            **for_parts,
+            **others,
+        )
+
+    def _stored(self, name: str, source: str | None, target: str | None) -> TermFinder:
+        """Return a stored glossary of this process for a pair of languages.
+
+        Raises:
+            GlossariesUnavailableError: there is no store.
+            GlossaryNotFoundError, InvalidArgumentError: errors of `GlossaryStore.terms`.
+        """
+        if self._glossaries is None:
+            raise GlossariesUnavailableError("this translator keeps no glossaries: give it the parameter glossaries")
+        direction = self.manifest.languages.direction(source or None, target or None)
+        return self._glossaries.terms("", name, direction.source, direction.target)
 
     def _translate_detected(
         self,
@@ -466,60 +510,3 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-def _parameters(
-    options: TranslateOptions,
-    *,
-    languages: Languages,
-    glossaries: GlossaryStore | None,
-    source_language: str | None,
-    target_language: str | None,
-    split_sentences: bool | None,
-    target_prefix: object,
-    attention: bool,
-    **others: Any,
-) -> TranslationParameters:
-    """Make the parameters of a translation; `others` are those without a default of their own here.
-
-    Args:
-        languages: languages of the model.
-        glossaries: stored glossaries.
-
-    Raises:
-        InvalidArgumentError: an option cannot be used.
-        TypeError: an option does not exist.
-    """
-    text_options, decoding = separate(options)
-    terms, for_parts = separate_terms(text_options)
-    check_names(decoding)
-    stored = terms.get("stored_glossary")
-    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
-    return TranslationParameters(
-        options=DecodingOptions(**decoding),
-        source_language=source_language,
-        target_language=target_language,
-        attention=attention,
-        split_sentences=splits,
-        terms=terminology(
-            terms, _stored(glossaries, languages, stored, source_language, target_language) if stored else None
-        ),
-        placeholders=placeholders_of(terms),
-        **for_parts,
-        **others,
-    )
-
-
-def _stored(
-    store: GlossaryStore | None, languages: Languages, name: str, source: str | None, target: str | None
-) -> TermFinder:
-    """Return a stored glossary of this process for a pair of languages.
-
-    Raises:
-        GlossariesUnavailableError: there is no store.
-        GlossaryNotFoundError, InvalidArgumentError: errors of `GlossaryStore.terms`.
-    """
-    if store is None:
-        raise GlossariesUnavailableError("this translator keeps no glossaries: give it the parameter glossaries")
-    direction = languages.direction(source or None, target or None)
-    return store.terms("", name, direction.source, direction.target)

@@ -6,7 +6,7 @@ from typing import Any
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import Check, GenerationDefaults, Manifest, ShortlistDescription
+from jumok_serve.manifest.manifest import GenerationDefaults, Manifest, ShortlistDescription
 
 WIDTH = 100
 MOST_PAIRS = 12
@@ -143,17 +143,15 @@ def _verification(manifest: Manifest) -> Iterator[str]:
         return
     rows = [("precision", "check", "cases", "worst", "limit", "result")]
     for precision, report in manifest.verification.items():
-        rows += [(precision, *_check_cells(check)) for check in report.checks]
+        for check in report.checks:
+            verdict = "passed" if check.passed else "FAILED"
+            limits = f"{check.worst:.3g}", f"{check.limit:.3g}"
+            rows.append((precision, check.name, f"{check.cases:,}", *limits, verdict))
     yield from _table(rows, numeric={2, 3, 4})
     for precision, report in manifest.verification.items():
         for check in report.checks:
             if check.detail:
                 yield from _wrapped(f"{precision} {check.name}: ", check.detail)
-
-
-def _check_cells(check: Check) -> tuple[str, str, str, str, str]:
-    verdict = "passed" if check.passed else "FAILED"
-    return check.name, f"{check.cases:,}", f"{check.worst:.3g}", f"{check.limit:.3g}", verdict
 
 
 def _provenance(manifest: Manifest) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Requests over HTTP: bodies within bounds, and their fields."""
 
-import asyncio
 import json
 import re
 import reprlib
@@ -13,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, ResourceExhaustedError
-from jumok_serve.service.rpc.request_reader import Arrival, ByteBudget, Intake, too_slow
+from jumok_serve.service.rpc.request_reader import Arrival, ByteBudget, Intake, arriving_in_time
 from jumok_serve.share import RETRY_AFTER_S
 
 
@@ -52,15 +51,8 @@ class Body:
         """
         self._check_size(int(headers.get("content-length", "0")))
         self._budget, self._caller = budget, caller
-        try:
-            async with asyncio.timeout(self._intake.upload_s) as timer:
-                with budget.arriving(caller, Arrival(timer=timer)) as arrival:
-                    self._content = await self._read(arrival)
-        except TimeoutError:
-            late = too_slow(arrival, self._intake.upload_s)
-        else:
-            return
-        raise late
+        async with arriving_in_time(budget, caller, self._intake.upload_s) as arrival:
+            self._content = await self._read(arrival)
 
     def take(self) -> bytes:
         """Return the bytes, which are kept no longer."""

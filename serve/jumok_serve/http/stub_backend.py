@@ -1,14 +1,16 @@
 """Backend of other servers, over gRPC."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
+from cachetools import TTLCache
 from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -58,8 +60,8 @@ from jumok_serve.text.translation import Translated
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
-KNOWN_S = 10.0
-"""Seconds for which a token is known, at most; the servers check each call again."""
+MAX_KNOWN, KNOWN_S = 2**16, 10.0
+"""Tokens that are known, and seconds for which each is; the servers check each call again."""
 FILE_PART = 2**20
 """Bytes of a file in a message."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
@@ -87,27 +89,21 @@ class StubBackend:
         self._listed = ListModelsResponse()
         self._directions = Directions()
         self._directions_end = 0.0
-        self._known = set[str]()  # tokens that a server took lately
-        self._known_end = 0.0
+        self._known: TTLCache[str, None] = TTLCache(MAX_KNOWN, KNOWN_S)  # tokens that a server took lately
 
     async def __aenter__(self) -> "StubBackend":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        async with AsyncExitStack() as closing:
-            for channel in self._channels:
-                closing.push_async_callback(channel.close, None)
+        await asyncio.gather(*(channel.close(None) for channel in self._channels))
 
     async def identify(self, method: str, sender: Sender) -> str:
         """Find the caller by its token, which a server knows."""
         if not self._needs_token:
             return account_of(sender.peer)
-        if time.monotonic() >= self._known_end:
-            self._known.clear()
-            self._known_end = time.monotonic() + KNOWN_S
         if sender.token not in self._known:
             await self._call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
-            self._known.add(sender.token)
+            self._known[sender.token] = None
         return sender.token
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:

@@ -1,4 +1,4 @@
-"""Translation of the files of forms."""
+"""Settings of translations by the APIs of other services, and the files of their forms."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -8,11 +8,14 @@ from google.protobuf.message import Message
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
+from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.translation_pb2 import CorpusSettings, Glossary
 from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
 from jumok_serve.http.site import TRANSLATE_FILE, Answer, Dialect, Incoming, Site, route
+from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.terms import PLACEHOLDERS
 
 FILE_S: Final = 3600.0
 """Seconds that a file may take whose client does not wait."""
@@ -24,6 +27,30 @@ def upload_route(site: Site, dialect: Dialect, path: str, answer: Answer) -> Rou
     """Make an endpoint that takes a form with a file."""
     most = site.limits.max_file_bytes + MAX_FORM_BYTES
     return route(site, replace(dialect, parse=parse_upload), path, "POST", answer, calls=TRANSLATE_FILE, max_bytes=most)
+
+
+def text_parameters(
+    source: str,
+    target: str,
+    markup: MarkupKind | None,
+    rules: MarkupRules = MarkupRules(),  # noqa: B008 - frozen
+    *,
+    split: bool,
+) -> TranslationParameters:
+    """Return the parameters of a request to the APIs of other services, which keep placeholders.
+
+    Args:
+        split: True to translate sentences one by one, and to copy those that the model cannot read.
+    """
+    return TranslationParameters(
+        source_language=source,
+        target_language=target,
+        placeholders=PLACEHOLDERS,
+        split_sentences=split,
+        markup=markup,
+        markup_rules=rules,
+        copy_unreadable=split,
+    )
 
 
 def file_settings(source: str, target: str, glossary: str = "") -> CorpusSettings:

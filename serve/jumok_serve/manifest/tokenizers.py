@@ -12,10 +12,12 @@ Spelling: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 class _Description(Part):
     """A tokenizer's files, by the names of their fields.
 
-    The last file has the tokens of translations; without it, both languages have the same tokens.
+    The last of several files has the tokens of translations; without it, both languages have the same tokens.
     """
 
     file_fields: ClassVar[tuple[str, ...]]
+    source_vocab_size: Positive
+    target_vocab_size: Positive
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -25,7 +27,7 @@ class _Description(Part):
     @property
     def shared(self) -> bool:
         """True if both languages have the same tokens."""
-        return getattr(self, self.file_fields[-1]) is None
+        return len(self.file_fields) == 1 or getattr(self, self.file_fields[-1]) is None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -40,8 +42,6 @@ class SentencePieceDescription(_Description):
     kind: Literal["sentencepiece"] = "sentencepiece"
     source_model: RelativePath
     target_model: RelativePath | None = None
-    source_vocab_size: Positive
-    target_vocab_size: Positive
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
@@ -73,8 +73,6 @@ class PieceVocabularyDescription(_Description):
     target_model: RelativePath | None = None
     source_vocabulary: RelativePath
     target_vocabulary: RelativePath | None = None
-    source_vocab_size: Positive
-    target_vocab_size: Positive
     unknown: Spelling
     special_tokens: tuple[Spelling, ...]
     input_tokens: tuple[Spelling, ...] = ()
@@ -95,15 +93,8 @@ class TokenizerJsonDescription(_Description):
     file_fields = ("file",)
     kind: Literal["tokenizer_json"] = "tokenizer_json"
     file: RelativePath
-    source_vocab_size: Positive
-    target_vocab_size: Positive
     input_tokens: tuple[Spelling, ...] = ()
     clean_up_spaces: bool = False
-
-    @property
-    def shared(self) -> bool:
-        """True: both languages have the same tokens."""
-        return True
 
 
 class WordListDescription(_Description):
@@ -123,8 +114,6 @@ class WordListDescription(_Description):
     target_unit: Literal["character", "word"] | None = None
     source_vocabulary: RelativePath
     target_vocabulary: RelativePath | None = None
-    source_vocab_size: Positive
-    target_vocab_size: Positive
     unknown: Spelling | None = None
     special_tokens: tuple[Spelling, ...] = ()
 
@@ -146,8 +135,6 @@ class MosesBPEDescription(_Description):
     codes: RelativePath
     source_vocabulary: RelativePath
     target_vocabulary: RelativePath | None = None
-    source_vocab_size: Positive
-    target_vocab_size: Positive
     unknown: Spelling
     special_tokens: tuple[Spelling, ...]
     source_language: Spelling

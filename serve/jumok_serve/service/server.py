@@ -181,11 +181,6 @@ class Services:
             self._lifecycle.cancel()  # its call would keep a server open for the whole grace
         self.stopping.set()
 
-    async def finish_loads(self) -> None:
-        """Wait for the end of a running load, after all calls have ended."""
-        if self._lifecycle is not None:
-            await self._lifecycle.stop()
-
     async def close_models(self) -> None:
         """Close all models, after all calls have ended."""
         entries = self.models.entries()
@@ -321,7 +316,8 @@ class Server(Services):
         await asyncio.gather(*stopping)
         if self._ending is not None:
             self._ending.cancel()
-        await self.finish_loads()
+        if self._lifecycle is not None:  # a load goes on after its call
+            await self._lifecycle.stop()
 
     async def wait_failed(self) -> None:
         """Wait until all gRPC ports were stopped.

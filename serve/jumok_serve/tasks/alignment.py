@@ -170,12 +170,9 @@ class PendingAlignments:
         kinds = self.query.kinds
         found = iter(self.model.teacher_forcing.attention_of(kinds, given, self.query.reduce, self.deadline))
         self.model.weights.check()
-        empty = [self._no_weights(kind) for kind in kinds]
+        selected = [self.query.selected(self.model.teacher_forcing, kind) for kind in kinds]
+        empty = [np.zeros((len(layers), len(heads), 0, 0), np.float32) for layers, heads in selected]
         return [self._alignment(source, target, next(found) if target.token_ids else empty) for source, target in pairs]
-
-    def _no_weights(self, kind: AttentionKind) -> Floats:
-        layers, heads = self.query.selected(self.model.teacher_forcing, kind)
-        return np.zeros((len(layers), len(heads), 0, 0), np.float32)
 
     def _alignment(self, source: Source, target: Target, found: Sequence[Floats]) -> Alignment:
         source_tokens = tuple(self._source_tokens(source))
@@ -206,9 +203,7 @@ class PendingAlignments:
             source_tokens=source_tokens,
             target_tokens=target_tokens,
             decoder_tokens=decoder_tokens,
-            cross=by_kind.get("cross"),
-            encoder=by_kind.get("encoder"),
-            decoder=by_kind.get("decoder"),
+            **by_kind,
             source_truncated=source.truncated,
             model=self.model.manifest.name,
             model_version=self.model.manifest.version,

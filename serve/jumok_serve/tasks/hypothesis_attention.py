@@ -17,10 +17,11 @@ from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search import FinishedHypothesis
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tasks.terms import SentenceTerms
 from jumok_serve.tasks.word_alignment import token_places, words
-from jumok_serve.tokenizers.input_processor import InputProcessor, Source
+from jumok_serve.tokenizers.input_processor import Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_ATTENTION_WEIGHTS = 2**23
@@ -66,14 +67,11 @@ class HypothesisAttention:
     """Computes attention of hypotheses, and what depends on it.
 
     Attributes:
-        aligner: computes attention.
         options: options of the search of texts without prefix.
         attention: True to add attention to hypotheses.
     """
 
-    aligner: TeacherForcing
-    tokenizer: Tokenizer
-    inputs: InputProcessor
+    model: TaskModel
     direction: Direction
     options: SearchOptions
     attention: bool
@@ -85,7 +83,7 @@ class HypothesisAttention:
         if not penalty:
             return list(found)
         given = [job.given(one.token_ids) for job, of_text in found for one in of_text]
-        coverage = iter(log_coverage(self.aligner, given, self.deadline))
+        coverage = iter(log_coverage(self.model.teacher_forcing, given, self.deadline))
         return [
             (job, tuple(ranked(of_text, [next(coverage) for _ in of_text], penalty)[:count])) for job, of_text in found
         ]
@@ -94,7 +92,7 @@ class HypothesisAttention:
         self, jobs: Sequence[Job], hypotheses: Sequence[tuple[Hypothesis, ...]]
     ) -> list[tuple[Hypothesis, ...]]:
         """Replace unknown tokens in texts, if requested."""
-        unknown = self.tokenizer.target_unknown if self.options.replace_unknowns else None
+        unknown = self.model.tokenizer.target_unknown if self.options.replace_unknowns else None
         if unknown is None:
             return list(hypotheses)
         given = {
@@ -103,13 +101,15 @@ class HypothesisAttention:
             for rank, one in enumerate(of_text)
             if job.source.token_ids and unknown in (*job.prompt[1:], *one.token_ids)
         }
-        weights = dict(zip(given, self.aligner.alignments(list(given.values()), self.deadline), strict=True))
+        weights = dict(
+            zip(given, self.model.teacher_forcing.alignments(list(given.values()), self.deadline), strict=True)
+        )
         spaced = writes_spaces(self.direction.target)
 
         @cache
         def words_of(text: int) -> list[str]:
             source = jobs[text].source
-            return source_words(source.given, self.inputs.spelled_text(source, self.direction))
+            return source_words(source.given, self.model.inputs.spelled_text(source, self.direction))
 
         def replaced(text: int, rank: int, one: Hypothesis) -> Hypothesis:
             if (text, rank) not in given:
@@ -118,7 +118,7 @@ class HypothesisAttention:
             written = given[text, rank].target_ids
             rows = [row for row, token in enumerate(written) if token == unknown]
             pairs = list(zip(rows, aligned_words(weights[text, rank], rows, words_of(text)), strict=True))
-            changed = replace_unknown(self.tokenizer, written, one.text, pairs, spaced=spaced)
+            changed = replace_unknown(self.model.tokenizer, written, one.text, pairs, spaced=spaced)
             return replace(one, text=changed.text, terms=changed.moved(one.terms))
 
         return [
@@ -132,12 +132,13 @@ class HypothesisAttention:
         """Add attention to hypotheses if requested, without rows of start token and prefix."""
         if not self.attention:
             return list(hypotheses)
-        given = {}
-        for text, (job, of_text) in enumerate(zip(jobs, hypotheses, strict=True)):
-            for rank, hypothesis in enumerate(of_text):
-                if hypothesis.token_ids:
-                    given[text, rank] = job.given(hypothesis.token_ids)
-        found = self.aligner.attention(list(given.values()), self.deadline)
+        given = {
+            (text, rank): job.given(one.token_ids)
+            for text, (job, of_text) in enumerate(zip(jobs, hypotheses, strict=True))
+            for rank, one in enumerate(of_text)
+            if one.token_ids
+        }
+        found = self.model.teacher_forcing.attention(list(given.values()), self.deadline)
         weights = dict(zip(given, found, strict=True))
 
         def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
 from jumok_serve.engine.engine import Engine
-from jumok_serve.interrupts import Deadline
-from jumok_serve.search.options import DecodingOptions
+from jumok_serve.interrupts import Deadline, finished
+from jumok_serve.search.options import DecodingOptions, SearchOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import ScoringParameters, TaskModel
 from jumok_serve.tasks.teacher_forcing import GivenTarget
@@ -22,15 +22,14 @@ class PendingScores:
     Attributes:
         sources: token ids of the texts; a text without content has an empty target.
         targets: token ids of the translations, EOS included.
-        forced_first: token that the model must write first, if any.
+        options: options with the length penalty, and with the token that the model must write first, if any.
     """
 
     model: TaskModel
     sources: Sequence[Source]
     targets: Sequence[Sequence[int]]
     start: int
-    forced_first: int | None
-    length_penalty: float
+    options: SearchOptions
     deadline: Deadline
 
     def cancel(self) -> None:
@@ -44,13 +43,7 @@ class PendingScores:
             DeadlineExceededError: the deadline has passed.
             CancelledError: of `concurrent.futures`: `cancel` was called.
         """
-        pieces = self.pieces()
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as end:
-                scores: list[Score] = end.value
-                return scores
+        return finished(self.pieces())
 
     def pieces(self) -> Generator[int, None, list[Score]]:
         """Score the targets batch by batch; returns the scores as `collect` does.
@@ -66,10 +59,10 @@ class PendingScores:
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 
     def _score(self, source: Source, target: Sequence[int], token_scores: list[float]) -> Score:
-        if target and target[0] == self.forced_first:  # the only possible token has log-probability 0
+        if target and target[0] == self.options.forced_first_token:  # the only possible token has log-probability 0
             token_scores = [0.0, *token_scores[1:]]
         return Score(
-            score=normalized_score(math.fsum(token_scores), len(target), self.length_penalty),
+            score=normalized_score(math.fsum(token_scores), len(target), self.options.length_penalty),
             tokens=tuple(self.model.tokenizer.tokens(target)),
             token_ids=tuple(target),
             token_scores=tuple(token_scores),
@@ -107,7 +100,6 @@ def prepare_scoring(
         sources,
         target_ids,
         start=model.inputs.start(direction),
-        forced_first=options.forced_first_token,
-        length_penalty=options.length_penalty,
+        options=options,
         deadline=Deadline(parameters.deadline),
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
-from jumok_serve.interrupts import Deadline
+from jumok_serve.interrupts import Deadline, finished
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.manifest.parts import AlignmentHeads
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
@@ -118,12 +118,7 @@ class TeacherForcing:
 
     def all_scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[list[float]]:
         """Compute the log-probabilities of `scores` in this thread, without turns for others."""
-        scoring = self.scores(given, deadline)
-        while True:
-            try:
-                next(scoring)
-            except StopIteration as done:
-                return done.value  # type: ignore[no-any-return]
+        return finished(self.scores(given, deadline))
 
     def attention(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
         """Compute the mean cross-attention of each target, [T, S].

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
@@ -358,24 +358,21 @@ def submit_sources(
             tokens = NO_TERMS if terms is None else terms.tokens
             progress = None if on_progress is None else Progress(on_progress)
             allowed = model.shortlist_columns(source.token_ids, direction)
-            sentence = Sentence(
-                source_ids=source.token_ids,
+            make = partial(
+                Sentence, source_ids=source.token_ids, deadline=parameters.deadline, caller=parameters.caller
+            )
+            sentence = make(
                 plan=SearchPlan(options, prompt[0], prefix, source.token_ids, tokens),
                 allowed_tokens=allowed if terms is None else with_tokens(allowed, tokens),
-                deadline=parameters.deadline,
                 progress=progress,
-                caller=parameters.caller,
                 counts_as_text=firsts is None or firsts[index],
             )
             sentences.append(sentence)
             future = sentence.future
             if places and not prefix and any(tokens.alternatives):
-                free_sentence = Sentence(
-                    source_ids=source.token_ids,
+                free_sentence = make(
                     plan=SearchPlan(text_options, prompt[0], (), source.token_ids),
                     allowed_tokens=allowed,
-                    deadline=parameters.deadline,
-                    caller=parameters.caller,
                     counts_as_text=False,
                 )
                 sentences.append(free_sentence)
@@ -388,9 +385,7 @@ def submit_sources(
     deadline, attending = Deadline(parameters.deadline), None
     if parameters.attends_to_hypotheses:
         attending = HypothesisAttention(
-            aligner=model.teacher_forcing,
-            tokenizer=model.tokenizer,
-            inputs=inputs,
+            model=model,
             direction=direction,
             options=text_options,
             attention=parameters.attention,

@@ -20,12 +20,10 @@ from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import Upload
 from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
 from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
-from jumok_serve.http.uploads import file_settings, translate_later, upload_route, uploaded
+from jumok_serve.http.uploads import file_settings, text_parameters, translate_later, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
-from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
@@ -87,15 +85,7 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
         texts = [re.sub(r"\r\n?|\n", " ", text) for text in texts]
-    parameters = TranslationParameters(
-        source_language=source,
-        target_language=target,
-        placeholders=PLACEHOLDERS,
-        split_sentences=split,
-        markup=markup,
-        markup_rules=rules if markup else MarkupRules(),
-        copy_unreadable=split,
-    )
+    parameters = text_parameters(source, target, markup, rules if markup else MarkupRules(), split=split)
     return Settings(parameters=parameters, stored_glossary=_glossary(fields)), texts
 
 

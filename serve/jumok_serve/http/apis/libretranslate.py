@@ -14,13 +14,11 @@ from jumok_proto.markup import MarkupKind
 from jumok_serve.http.apis.languages import listed_languages
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
 from jumok_serve.http.site import DETECT, TRANSLATE, Dialect, Directions, Incoming, Site, route, status_of_others
-from jumok_serve.http.uploads import file_settings, translate, upload_route, uploaded
+from jumok_serve.http.uploads import file_settings, text_parameters, translate, upload_route, uploaded
 from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 FORMATS: dict[str | int, MarkupKind | None] = {"text": None, "html": "html"}
@@ -82,14 +80,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     markup = meaning(text_field(fields, "format", "text"), "format", FORMATS)
-    parameters = TranslationParameters(
-        source_language=source,
-        target_language=target,
-        placeholders=PLACEHOLDERS,
-        split_sentences=not alternatives,
-        markup=markup,
-        copy_unreadable=not alternatives,
-    )
+    parameters = text_parameters(source, target, markup, split=not alternatives)
     if alternatives:
         options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
         parameters = replace(parameters, options=options)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from google.api.annotations_pb2 import http
 from google.protobuf import json_format
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
@@ -354,14 +354,10 @@ def _schema(field: FieldDescriptor, schemas: dict[str, Any]) -> dict[str, Any]:
     elif field.message_type is not None:
         one = _reference(field.message_type, schemas)
     elif field.enum_type is not None:
-        one = _enum(field.enum_type)
+        one = {"type": "string", "enum": [value.name for value in field.enum_type.values]}
     else:
         one = JSON_TYPES[field.cpp_type]
     return {"type": "array", "items": one} if field.is_repeated else one
-
-
-def _enum(enum: EnumDescriptor) -> dict[str, Any]:
-    return {"type": "string", "enum": [value.name for value in enum.values]}
 
 
 def _error_schema() -> dict[str, Any]:

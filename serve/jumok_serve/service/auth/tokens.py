@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from jumok_serve.errors import CredentialsError
+from jumok_serve.files import RegularFile, UnusableFileError
 
 logger = logging.getLogger(__name__)
 
@@ -117,21 +118,12 @@ def read_file(path: Path) -> bytes:
         CredentialsError: the file cannot be read, is no regular file, or is larger.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CredentialsError(f"{path} is no regular file: put one in its place")
-            with open(descriptor, "rb", closefd=False) as stream:
-                content = stream.read(MAX_BYTES + 1)
-        finally:
-            os.close(descriptor)
+        with RegularFile(path) as file:
+            return file.read(MAX_BYTES)
+    except UnusableFileError as error:
+        raise CredentialsError(f"{path} {error}: put a file of tokens, keys or certificates in its place") from error
     except OSError as error:
         raise CredentialsError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise CredentialsError(
-            f"{path} is larger than {MAX_BYTES} bytes: it is no file of tokens, keys or certificates"
-        )
-    return content
 
 
 SCOPES = frozenset({"translate", "admin"})

@@ -6,17 +6,18 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import NamedTuple, TypeVar
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import DetectedLanguage, Score
 from jumok_serve.manifest.languages import is_auto
-from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written, single_text_field_names
+from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written
 from jumok_serve.service.handlers.detection import (
     Detected,
-    LanguageDetection,
     Unchanged,
+    in_pieces,
     joined,
     translate_by_language,
 )
@@ -30,7 +31,7 @@ from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.text.detection import group_by_language, load_detector
+from jumok_serve.text.detection import Source, detect_source, group_by_language, load_detector, rank_languages
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore, Terminology, count_marks
 from jumok_serve.text.translation import Pending, PendingOfModel, Translated
@@ -90,10 +91,9 @@ class Settings:
         """The target language; empty: the model's default."""
         return self.parameters.target_language or ""
 
-    def from_language(self, source: str, confidence: float | None = None) -> "Settings":
-        """Return the settings with a source language, and the confidence in it if it was detected."""
-        parameters = replace(self.parameters, source_language=source, source_confidence=confidence)
-        return replace(self, parameters=parameters)
+    def from_language(self, source: str) -> "Settings":
+        """Return the settings with a source language."""
+        return replace(self, parameters=replace(self.parameters, source_language=source))
 
 
 class _Plan(NamedTuple):
@@ -128,7 +128,6 @@ class Api:
         self._limits = limits
         self._wakeups = LoopWakeups()
         self._work = RequestWork()
-        self._detection = LanguageDetection(models, self._work.tokenizing)
 
     async def translate(
         self,
@@ -138,19 +137,21 @@ class Api:
         *,
         deadline: float | None,
         make: Callable[[Translated], Result],
+        write_stable: Callable[[str], Awaitable[None]] | None = None,
     ) -> Result:
         """Translate all texts, or fail; cancellation frees the rows.
 
         Args:
             prefixes: beginnings of the translations; none, or one for each text.
+            write_stable: writes the growing stable beginning of the only translation, skipping old states; None: it
+                is not followed.
         """
         if not is_auto(settings.source):
-            return _counted(await self._translate(settings, texts, prefixes, deadline, _counting(make)))
-        check_num_texts(self._limits, len(texts))
-        check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
-        detected = await self._detection.sources(
-            settings.model, settings.target, texts, copies=settings.parameters.copy_unreadable
-        )
+            return _counted(
+                await self._translate(settings, texts, prefixes, deadline, _counting(make), write_stable=write_stable)
+            )
+        check_texts(self._limits, texts, target_prefixes=prefixes)
+        detected = await self._detect_sources(settings, texts)
         if prefixes:
             check_count("target_prefixes", prefixes, len(texts))
         groups = group_by_language(detected.sources)
@@ -158,7 +159,14 @@ class Api:
         def translate(language: str, indices: Sequence[int]) -> Awaitable[Translated]:
             of_group = [texts[index] for index in indices]
             of_texts = [prefixes[index] for index in indices] if prefixes else ()
-            return self._translate(settings.from_language(language), of_group, of_texts, deadline, lambda found: found)
+            return self._translate(
+                settings.from_language(language),
+                of_group,
+                of_texts,
+                deadline,
+                lambda found: found,
+                write_stable=write_stable,
+            )
 
         results = await translate_by_language(groups, translate)
         return _counted(await self._work.run(lambda: _counting(make)(joined(texts, detected, groups, results)), False))
@@ -170,67 +178,30 @@ class Api:
         prefixes: Sequence[str],
         deadline: float | None,
         make: Callable[[Translated], Result],
+        *,
+        write_stable: Callable[[str], Awaitable[None]] | None = None,
     ) -> Result:
-        """Translate texts of one language."""
+        """Translate texts of one language; ``write_stable`` gets the growing stable beginning of the only one."""
         with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
+            check_texts(self._limits, texts, target_prefixes=prefixes)
             if plan.parameters.markup is not None and size_of(texts) > MAX_TAGS:
                 await self._work.run(partial(check_tags, texts), False)
             check_hypotheses(self._limits, len(texts), plan.beam_size, plan.num_hypotheses)
             attends = plan.parameters.attends
             with self._work.attention_slot(attends):
-                pending = await self._submit(chosen, texts, plan.parameters, prefixes or None)
+                progress = asyncio.Event()
+                grown = None if write_stable is None else partial(self._wakeups.call_soon, progress.set)
+                pending = await self._submit(chosen, texts, plan.parameters, prefixes or None, grown)
                 try:
-                    await self._wakeups.wait(pending.futures)
+                    if write_stable is None:
+                        await self._wakeups.wait(pending.futures)
+                    else:
+                        await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, texts)
-                    return await self._work.run(partial(_finished, pending, make), attends, max_tokens)
-                finally:
-                    pending.cancel()
-
-    async def stream(
-        self,
-        settings: Settings,
-        text: str,
-        prefix: str,
-        *,
-        deadline: float | None,
-        write_stable: Callable[[str], Awaitable[None]],
-        make: Callable[[Translated], Result],
-    ) -> Result:
-        """Translate a text, and write its growing stable beginning, skipping old states.
-
-        Args:
-            prefix: beginning of the translation; empty: none.
-        """
-        with single_text_field_names():
-            check_lengths(self._limits, contents=[text], target_prefixes=[prefix])
-            detected = await self._detected(settings, text)
-        if detected is not None:
-            (source,) = detected.sources
-            if not source.is_translated:
-                return _counted(_finished(Unchanged(text, detected), _counting(make)))
-            settings = settings.from_language(source.language, source.confidence)
-        with self._use(settings.model, settings.parameters) as chosen:
-            plan = await self._plan(chosen, settings, deadline)
-            check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
-            progress = asyncio.Event()
-            prefixes = [prefix] if prefix else None
-            attends = plan.parameters.attends
-            with self._work.attention_slot(attends), single_text_field_names():
-                pending = await self._submit(
-                    chosen,
-                    [text],
-                    plan.parameters,
-                    prefixes,
-                    on_progress=lambda: self._wakeups.call_soon(progress.set),
-                )
-                try:
-                    await self._write_progress(pending, progress, write_stable)
-                    max_tokens = _max_tokens(chosen, plan, pending, [text])
-                    finish = partial(_finished, pending, _counting(make))
-                    return _counted(await self._work.run(finish, attends, max_tokens))
+                    return await self._work.run(
+                        lambda: make(Translated(pending.collect(), pending.timings())), attends, max_tokens
+                    )
                 finally:
                     pending.cancel()
 
@@ -289,10 +260,10 @@ class Api:
 
         async def submit(item: Item) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
-            check_lengths(self._limits, contents=[item.content], target_prefixes=prefixes or [])
+            check_texts(self._limits, [item.content], target_prefixes=prefixes or [])
             source, confidence = settings.source, None
-            detected = await self._detected(settings, item.content)
-            if detected is not None:
+            if detects:
+                detected = await self._detect_sources(settings, [item.content])
                 if not detected.sources[0].is_translated:
                     return Unchanged(item.content, detected)
                 source, confidence, _ = detected.sources[0]
@@ -330,9 +301,9 @@ class Api:
 
     async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
-        check_num_texts(self._limits, len(texts))
-        check_lengths(self._limits, contents=texts)
-        return await self._detection.rank(texts)
+        check_texts(self._limits, texts)
+        tags = self._models.languages()
+        return await self._work.tokenizing.finish(in_pieces(texts, lambda text: rank_languages(text, tags)))
 
     async def score(
         self,
@@ -349,12 +320,11 @@ class Api:
             model: name of the model; empty: the one that has the languages.
         """
         with self._use(model, parameters) as chosen:
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, targets=targets)
+            check_texts(self._limits, texts, targets=targets)
             start = partial(chosen.only("scoring").scoring, texts, targets, _of_caller(parameters))
             scoring = await self._work.tokenize(start, texts, targets)
             try:
-                return await self._work.score(_scored(scoring, make))
+                return await self._work.scoring.finish(_scored(scoring, make))
             finally:
                 scoring.cancel()
 
@@ -376,8 +346,7 @@ class Api:
             query: makes the attention that is wanted.
         """
         with self._use(model, parameters) as chosen:
-            check_num_texts(self._limits, len(texts))
-            check_lengths(self._limits, contents=texts, targets=targets)
+            check_texts(self._limits, texts, targets=targets)
             start = partial(chosen.only("alignment").aligning, texts, targets or None, query(), _of_caller(parameters))
             with self._work.attention_slot(True):
                 aligning = await self._work.tokenize(start, texts, targets)
@@ -387,12 +356,20 @@ class Api:
                 finally:
                     aligning.cancel()
 
-    async def _detected(self, settings: Settings, text: str) -> Detected | None:
-        """Return the language of a text, or None if it is not to be detected."""
-        if not is_auto(settings.source):
-            return None
+    async def _detect_sources(self, settings: Settings, texts: Sequence[str]) -> Detected:
+        """Detect the source language of each text of a request.
+
+        Raises:
+            JumokError: no model can translate the request, or a text.
+        """
+        sources, target = self._models.sources_into(settings.model, settings.target)
+        fields = (f"contents[{index}]" for index in count())
         copies = settings.parameters.copy_unreadable
-        return await self._detection.sources(settings.model, settings.target, [text], copies=copies)
+
+        def detect(text: str) -> Source:
+            return detect_source(text, sources, target, copies=copies, field=next(fields))
+
+        return Detected(await self._work.tokenizing.finish(in_pieces(texts, detect)), target)
 
     def languages(self, settings: Settings) -> tuple[str, str]:
         """Return the languages of a request, as it names them or as the model's defaults are.
@@ -483,11 +460,6 @@ def _of_caller(parameters: Parameters) -> Parameters:
     return replace(parameters, caller=current_caller())
 
 
-def _finished(pending: Pending, make: Callable[[Translated], Result]) -> Result:
-    """Collect translations that are done, and make of them what the caller wants."""
-    return make(Translated(pending.collect(), pending.timings()))
-
-
 def _counting(make: Callable[[Translated], Result]) -> Callable[[Translated], tuple[Result, Counts]]:
     """Count too what is made something of: the translations themselves are freed in the same thread."""
     return lambda translated: (make(translated), Counts.of(*translated))
@@ -537,18 +509,14 @@ def check_tag_names(written: Sequence[str], field: str) -> None:
         )
 
 
-def check_num_texts(limits: ServiceLimits, num_texts: int) -> None:
-    """Raise InvalidArgumentError for too many texts."""
-    if num_texts > limits.max_texts:
+def check_texts(limits: ServiceLimits, contents: Sequence[str], **others: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for too many texts, or one that is too long; keywords are request fields."""
+    if len(contents) > limits.max_texts:
         raise InvalidArgumentError(
-            f"a request takes at most {limits.max_texts} texts, got {num_texts}; send several requests",
+            f"a request takes at most {limits.max_texts} texts, got {len(contents)}; send several requests",
             field="contents",
         )
-
-
-def check_lengths(limits: ServiceLimits, **texts: Sequence[str]) -> None:
-    """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
-    for field, field_texts in texts.items():
+    for field, field_texts in {"contents": contents, **others}.items():
         for index, text in enumerate(field_texts):
             if len(text) > limits.max_characters:
                 raise InvalidArgumentError(

@@ -12,7 +12,6 @@ from typing import Generic, NamedTuple, TypeVar
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.sentence import Decoded, Future
 from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.rpc.call import Record, current_request_id
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
@@ -184,11 +183,7 @@ class Corpus(Generic[Written]):
             return
         # Also if it is done by now: the callback then runs at once.
         for future in item.pending.futures:
-            future.add_done_callback(partial(self._future_done, item))
-
-    def _future_done(self, item: _Item, _future: Future[Decoded]) -> None:
-        """Note it in the event loop; called in any thread."""
-        self.wakeups.call_soon(partial(self._note_if_done, item))
+            future.add_done_callback(lambda _: self.wakeups.call_soon(partial(self._note_if_done, item)))
 
     def _note_if_done(self, item: _Item) -> None:
         if item.done and item in self._open:

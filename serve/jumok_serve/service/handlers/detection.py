@@ -3,20 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
-from jumok_proto.results import DetectedLanguage, Timings, Translation
+from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.sentence import Future
-from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
-from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.text.detection import (
-    MAX_CHARACTERS,
-    Source,
-    detect_source,
-    rank_languages,
-    unchanged,
-)
+from jumok_serve.service.handlers.worker_pool import Pieces
+from jumok_serve.text.detection import MAX_CHARACTERS, Source, unchanged
 from jumok_serve.text.translation import Translated, blamed_texts
 
 Result = TypeVar("Result")
@@ -29,48 +21,13 @@ class Detected(NamedTuple):
     target: str
 
 
-class LanguageDetection:
-    """Detects the languages of texts.
-
-    Args:
-        pool: threads that detect.
-    """
-
-    def __init__(self, models: ModelRegistry, pool: WorkerPool) -> None:
-        self._models = models
-        self._pool = pool
-
-    async def rank(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
-        """Return the possible languages of each text, best first."""
-        tags = self._models.languages()
-        return await self._each(texts, lambda text: rank_languages(text, tags))
-
-    async def sources(self, model: str, target: str, texts: Sequence[str], *, copies: bool) -> Detected:
-        """Return the source language of each text of a request.
-
-        Args:
-            copies: True to keep texts in languages that no model translates.
-
-        Raises:
-            JumokError: no model can translate the request; errors of `ModelRegistry.sources_into`.
-            InvalidArgumentError: no model translates a text.
-        """
-        sources, target = self._models.sources_into(model, target)
-        fields = (f"contents[{index}]" for index in count())
-        found = await self._each(
-            texts, lambda text: detect_source(text, sources, target, copies=copies, field=next(fields))
-        )
-        return Detected(found, target)
-
-    async def _each(self, texts: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
-        def pieces() -> Pieces[list[Result]]:
-            results = []
-            for text in texts:
-                yield min(len(text), MAX_CHARACTERS)
-                results.append(work(text))
-            return results
-
-        return await self._pool.finish(pieces())
+def in_pieces(texts: Sequence[str], work: Callable[[str], Result]) -> Pieces[list[Result]]:
+    """Detect something in each text, one after the other."""
+    results = []
+    for text in texts:
+        yield min(len(text), MAX_CHARACTERS)
+        results.append(work(text))
+    return results
 
 
 async def translate_by_language(
@@ -90,6 +47,8 @@ async def translate_by_language(
         with blamed_texts(indices.__getitem__):  # errors name the index in the whole request
             return await translate(language, indices)
 
+    if len(groups) == 1:
+        return [await of_group(*one) for one in groups.items()]
     tasks = [asyncio.ensure_future(of_group(language, indices)) for language, indices in groups.items()]
     try:
         return await asyncio.gather(*tasks)
@@ -106,7 +65,7 @@ def joined(
     by_index = dict[int, Translation]()
     for indices, result in zip(groups.values(), results, strict=True):
         by_index.update(zip(indices, result.translations, strict=True))
-    timings = _longest([result.timings for result in results])
+    timings = longest([result.timings for result in results])
     results.clear()
     translations = [
         replace(by_index.pop(index), source_confidence=source.confidence)
@@ -145,10 +104,10 @@ class Unchanged:
 
     def timings(self) -> Timings:
         """See `Pending`."""
-        return _longest([])
+        return longest([])
 
 
-def _longest(times: Sequence[Timings]) -> Timings:
+def longest(times: Sequence[Timings]) -> Timings:
     """Return the longest of each time."""
     names = ("queue_s", "encode_s", "decode_s", "total_s")
     return Timings(**{name: max((getattr(one, name) for one in times), default=0.0) for name in names})

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileLanguage, FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_serve.service.handlers.api import Api, check_lengths
+from jumok_serve.service.handlers.api import Api, check_texts
 from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
 from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
@@ -21,11 +21,10 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
 from jumok_serve.service.rpc.request_reader import (
     STREAM_PATIENCE_S,
-    Arrival,
     ByteBudget,
     RequestReader,
+    arriving_in_time,
     check_request,
-    too_slow,
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
@@ -92,7 +91,11 @@ class FileService:
         held = self._limits.max_file_bytes  # until the size of the file is known
         await self._uploads.take(caller, held)
         try:
-            settings, data = await self._upload(caller, requests)
+            # A file has the time of the largest one, and each of its messages that of a request.
+            async with arriving_in_time(
+                self._uploads, caller, self._upload_s, "file", patience_s=STREAM_PATIENCE_S, peer=current_peer()
+            ):
+                settings, data = await self._read(requests)
             self._uploads.give_back(caller, held - len(data))
             held = len(data)
             memory = await _ended(
@@ -106,7 +109,18 @@ class FileService:
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         translation = parse_settings(settings.translation)
-        document = await self._document(caller, data, settings, self._api.languages(translation))
+        source, language = self._api.languages(translation)
+        stopped = threading.Event()
+        steps = FileDocument.read(
+            data,
+            settings.name,
+            settings.format,
+            stopped.is_set,
+            language,
+            source=source,
+            properties=settings.document_properties,
+        )
+        document = await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
         texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
         await self._api.translate_corpus(
@@ -117,35 +131,8 @@ class FileService:
         )
         await texts.finish()
 
-    async def _document(
-        self, caller: str, data: bytearray, settings: FileSettings, languages: tuple[str, str]
-    ) -> FileDocument:
-        stopped = threading.Event()
-        source, language = languages
-        steps = FileDocument.read(
-            data,
-            settings.name,
-            settings.format,
-            stopped.is_set,
-            language,
-            source=source,
-            properties=settings.document_properties,
-        )
-        return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
-
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
-
-    async def _upload(self, caller: str, requests: RequestReader) -> tuple[FileSettings, bytearray]:
-        """Read a file in the time of the largest one, in which each message has the time of a request."""
-        try:
-            async with asyncio.timeout(self._upload_s) as timer:
-                arrival = Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, peer=current_peer())
-                with self._uploads.arriving(caller, arrival):
-                    return await self._read(requests)
-        except TimeoutError:
-            late = too_slow(arrival, self._upload_s, "file")
-        raise late
 
     async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
@@ -259,7 +246,7 @@ class _FileTexts:
         """Return the error of a text of too many characters, with their number."""
         try:
             with single_text_field_names():
-                check_lengths(self._limits, contents=[text.content])
+                check_texts(self._limits, [text.content])
         except InvalidArgumentError as error:
             drop_frames(error)
             return error

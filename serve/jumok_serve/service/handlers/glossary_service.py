@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -123,13 +122,11 @@ class GlossaryService:
         change: Callable[[GlossaryStore, str, list[GlossaryEntries]], StoredGlossary],
     ) -> StoredGlossary:
         """Change a glossary after those before it, also if their calls have ended meanwhile."""
-        store, owner = _opened(self._store), current_owner()
 
-        def read_and_change() -> StoredGlossary:
-            with _folder_in_use():
-                return change(store, owner, [entries_from_proto(one) for one in dictionaries])
+        def read_and_change(store: GlossaryStore, owner: str) -> StoredGlossary:
+            return change(store, owner, [entries_from_proto(one) for one in dictionaries])
 
-        return await asyncio.get_running_loop().run_in_executor(self._changes, copy_context().run, read_and_change)
+        return await _in_thread(self._store, read_and_change, self._changes)
 
 
 async def stored_terms(store: GlossaryStore | None, name: str, source: str, target: str) -> Glossary:
@@ -143,27 +140,21 @@ async def stored_terms(store: GlossaryStore | None, name: str, source: str, targ
     return await _in_thread(store, lambda known, owner: known.terms(owner, name, source, target))
 
 
-async def _in_thread(store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result]) -> Result:
-    """Work with the glossaries of the current call's owner."""
+async def _in_thread(
+    store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result], threads: Executor | None = None
+) -> Result:
+    """Work with the glossaries of the current call's owner.
 
-    def run(opened: GlossaryStore, owner: str) -> Result:
-        with _folder_in_use():
-            return work(opened, owner)
-
-    return await asyncio.to_thread(run, _opened(store), current_owner())
-
-
-def _opened(store: GlossaryStore | None) -> GlossaryStore:
+    Failures of the folder become an error that callers see; the log has the path.
+    """
     if store is None:
         raise GlossariesUnavailableError.of_server()
-    return store
 
+    def run() -> Result:
+        try:
+            return work(store, current_owner())
+        except OSError as error:
+            logger.error("the folder of glossaries cannot be used: %s", error)
+            raise GlossariesUnavailableError.of_folder(error.strerror or str(error)) from error
 
-@contextmanager
-def _folder_in_use() -> Iterator[None]:
-    """Make failures of the folder an error that callers see; the log has the path."""
-    try:
-        yield
-    except OSError as error:
-        logger.error("the folder of glossaries cannot be used: %s", error)
-        raise GlossariesUnavailableError.of_folder(error.strerror or str(error)) from error
+    return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, run)

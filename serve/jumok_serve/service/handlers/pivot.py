@@ -14,6 +14,7 @@ from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translat
 from jumok_serve.engine.sentence import Future
 from jumok_serve.interrupts import Deadline
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.detection import longest
 from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
@@ -310,14 +311,12 @@ class PivotPending:
     def timings(self) -> Timings:
         """Return the sums of both models' longest times; the total ends at the first call."""
         if self._timings is None:
-            models = [
-                [text.first.timings() for text in self._texts],
-                [text.future.result().timings() for text in self._texts],
-            ]
+            first = longest([text.first.timings() for text in self._texts])
+            second = longest([text.future.result().timings() for text in self._texts])
             self._timings = Timings(
-                queue_s=sum(max(one.queue_s for one in of_model) for of_model in models),
-                encode_s=sum(max(one.encode_s for one in of_model) for of_model in models),
-                decode_s=sum(max(one.decode_s for one in of_model) for of_model in models),
+                queue_s=first.queue_s + second.queue_s,
+                encode_s=first.encode_s + second.encode_s,
+                decode_s=first.decode_s + second.decode_s,
                 total_s=time.monotonic() - self._started,
             )
         return self._timings

@@ -42,7 +42,7 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Api, Settings, check_tag_names
-from jumok_serve.service.handlers.corpus import Item, Result, Stream
+from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
 from jumok_serve.service.rpc.call import Call, current_request_id
 from jumok_serve.service.rpc.request_reader import RequestReader, check_request
 from jumok_serve.service.rpc.statuses import to_status
@@ -281,14 +281,15 @@ class TranslationService:
         async def write_stable(text: str) -> None:
             await call.write(StreamTranslateTextResponse(stable_text=text), counted=True)
 
-        last = await self._api.stream(
-            parse_settings(request),
-            request.content,
-            request.target_prefix,
-            deadline=call.deadline,
-            write_stable=write_stable,
-            make=_last_of_stream,
-        )
+        with single_text_field_names():
+            last = await self._api.translate(
+                parse_settings(request),
+                [request.content],
+                [request.target_prefix] if request.target_prefix else (),
+                deadline=call.deadline,
+                write_stable=write_stable,
+                make=_last_of_stream,
+            )
         await call.write(last, counted=True)
 
     async def TranslateCorpus(self, requests: RequestReader, call: Call) -> None:  # noqa: N802
@@ -335,13 +336,8 @@ class TranslationService:
         contents, targets = [*request.contents], [*request.targets]
         call.record.note(contents, targets)
         check_request(request)
-        parameters = ScoringParameters(
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
-            truncate=request.truncate,
-            deadline=call.deadline,
-        )
+        length_penalty = request.length_penalty if request.HasField("length_penalty") else None
+        parameters = ScoringParameters(length_penalty=length_penalty, **_text_parameters(request, call))
         return await self._api.score(request.model, contents, targets, parameters=parameters, make=scores_to_proto)
 
     async def AlignText(self, request: AlignTextRequest, call: Call) -> AlignTextResponse:  # noqa: N802
@@ -349,16 +345,21 @@ class TranslationService:
         contents, targets = [*request.contents], [*request.targets]
         call.record.note(contents, targets)
         check_request(request)
-        parameters = TextParameters(
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            truncate=request.truncate,
-            deadline=call.deadline,
-        )
+        parameters = TextParameters(**_text_parameters(request, call))
         query = partial(parse_attention_query, request)
         return await self._api.align(
             request.model, contents, targets, query=query, parameters=parameters, make=alignments_to_proto
         )
+
+
+def _text_parameters(request: ScoreTextRequest | AlignTextRequest, call: Call) -> dict[str, Any]:
+    """Return the fields of `TextParameters`."""
+    return {
+        "source_language": request.source_language_code,
+        "target_language": request.target_language_code,
+        "truncate": request.truncate,
+        "deadline": call.deadline,
+    }
 
 
 def check_corpus(settings: CorpusSettings) -> None:

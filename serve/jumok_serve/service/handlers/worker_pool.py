@@ -272,12 +272,13 @@ class RequestWork:
     """Runs work of requests, long work in threads, so that other calls and health checks go on.
 
     Attributes:
-        tokenizing: threads that tokenize.
+        tokenizing: threads that tokenize, and detect languages.
+        scoring: threads that score.
     """
 
     def __init__(self) -> None:
         self.tokenizing = WorkerPool("tokenized", threads=TOKENIZING_THREADS, max_jobs=MAX_TOKENIZING)
-        self._scoring = WorkerPool("scored", threads=SCORING_THREADS, max_jobs=MAX_SCORING)
+        self.scoring = WorkerPool("scored", threads=SCORING_THREADS, max_jobs=MAX_SCORING)
         # A thread may still work for a cancelled request, which no longer counts as open.
         self._attention = WorkerPool(
             "attended", threads=ATTENTION_THREADS, max_jobs=MAX_ATTENTION_REQUESTS + ATTENTION_THREADS
@@ -318,10 +319,6 @@ class RequestWork:
         except asyncio.CancelledError:
             left.set()
             raise
-
-    async def score(self, pieces: Generator[int, None, Result]) -> Result:
-        """Score in a thread, one piece after the other."""
-        return await self._scoring.finish(pieces)
 
     async def tokenize(
         self, start: Callable[[], Job], *texts: Sequence[str], quick: Callable[[], bool] = lambda: True

@@ -118,15 +118,8 @@ class UnreadResponse:
         self._counted += more
         bounds.held[self] = None
 
-    def close_if_late(self) -> None:
-        """Close the connection unless the response is read in time from now on."""
-        self._close_after(self._bounds.read_s)
-
-    def be_patient(self) -> None:
-        """Let the caller take the message of a stream at its own pace, as long as it takes some."""
-        self._close_after(self._bounds.silence_s)
-
-    def _close_after(self, time_s: float) -> None:
+    def close_after(self, time_s: float) -> None:
+        """Close the connection unless the response is read in some seconds from now on."""
         if self.peer:
             loop = asyncio.get_running_loop()
             self._late = loop.call_later(time_s, self._bounds.close_connection, self.peer)
@@ -169,9 +162,9 @@ async def write_response(
     try:
         if counted:
             unread.hold(len(written))
-            unread.close_if_late()
-        else:
-            unread.be_patient()
+            unread.close_after(bounds.read_s)
+        else:  # at its own pace, as long as it takes some
+            unread.close_after(bounds.silence_s)
         await context.write(written)
     except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
         # `UsageError` of a call that has ended; a misuse of ours would come before its end.
@@ -463,7 +456,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                 return ended
             written = ended.SerializeToString()  # once; the size of a message costs as much
             unread.hold(len(written))
-            unread.close_if_late()
+            unread.close_after(bounds.read_s)
             return written
         except OverloadedError as error:
             drop_frames(error)

@@ -5,7 +5,7 @@ import math
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -424,11 +424,32 @@ class RequestFormat:
         raise no_message()
 
 
-def too_slow(arrival: Arrival, upload_s: float, what: str = "request") -> JumokError:
-    """Make the error of a request that did not arrive in time, or was given up for others."""
-    if arrival.given_up:
-        return OverloadedError(f"the {what} arrived too slowly while others waited", retry_after_s=RETRY_AFTER_S)
-    return DeadlineExceededError(f"the {what} did not arrive within {upload_s:g} s")
+@asynccontextmanager
+async def arriving_in_time(
+    budget: ByteBudget, caller: str, upload_s: float, what: str = "request", **arrival: Any
+) -> AsyncIterator[Arrival]:
+    """Let a request of a caller arrive, which holds bytes of a budget.
+
+    Args:
+        upload_s: time for it, in seconds.
+        what: its name in errors.
+        arrival: attributes of its `Arrival`.
+
+    Raises:
+        DeadlineExceededError: it does not arrive in time.
+        OverloadedError: it arrives so slowly that others had to wait for its room.
+    """
+    try:
+        async with asyncio.timeout(upload_s) as timer:
+            with budget.arriving(caller, Arrival(timer=timer, **arrival)) as arriving:
+                yield arriving
+    except TimeoutError:
+        late: JumokError = DeadlineExceededError(f"the {what} did not arrive within {upload_s:g} s")
+        if arriving.given_up:
+            late = OverloadedError(f"the {what} arrived too slowly while others waited", retry_after_s=RETRY_AFTER_S)
+    else:
+        return
+    raise late
 
 
 class RequestReader:
@@ -460,17 +481,11 @@ class RequestReader:
             OverloadedError: it arrives so slowly that others had to wait for its room.
         """
         await self._hold(self._intake.budget)
-        try:
-            async with asyncio.timeout(self._intake.upload_s) as timer:
-                with self._budget.arriving(self._caller, Arrival(timer=timer, peer=current_peer())) as arrival:
-                    data = await self._read()
-        except TimeoutError:
-            late = too_slow(arrival, self._intake.upload_s)
-        else:
-            if data is EOF:
-                raise InvalidArgumentError("the call ended without a request", field="request")
-            return self._parse(data)
-        raise late
+        async with arriving_in_time(self._budget, self._caller, self._intake.upload_s, peer=current_peer()):
+            data = await self._read()
+        if data is EOF:
+            raise InvalidArgumentError("the call ended without a request", field="request")
+        return self._parse(data)
 
     async def next(self, busy: Callable[[], bool] = lambda: False) -> Message | None:
         """Read the next request of a stream, or None at its end.

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from socketserver import ThreadingMixIn
 from threading import Thread
 from typing import Any, Self
@@ -50,7 +51,7 @@ class ServerCollector(Collector):
         yield _counter("jumok_requests", "Calls that have ended, by method and status.", ["method", "code"], ended)
         durations = counts.duration_s.copy().items()
         yield _histogram("jumok_request_duration_seconds", "Duration of calls in seconds.", "method", durations)
-        yield _gauge("jumok_open_requests", "Open calls.", [([], self._server.open_calls)])
+        yield _gauge("jumok_open_requests", "Open calls.", [], [([], self._server.open_calls)])
         refused_s = counts.refused_s.copy().items()
         refused = [([reason], sum(histogram.counts)) for reason, histogram in refused_s]
         yield _counter(
@@ -61,19 +62,14 @@ class ServerCollector(Collector):
         )
 
     def _model_metrics(self, models: Sequence[ModelEntry]) -> Iterator[Metric]:
-        info = GaugeMetricFamily(
-            "jumok_model_info",
-            "1 for every model that takes requests.",
-            labels=["model", "version", "precision", "device"],
-        )
-        for model in (entry.model for entry in models):
-            info.add_metric([model.manifest.name, model.manifest.version, model.precision, model.device], 1)
-        yield info
-        yield _gauge(
-            "jumok_model_serving",
-            "1 if the model is served, else 0.",
-            [([entry.name], float(self._server.serving and entry.state is ModelState.SERVING)) for entry in models],
-        )
+        info = [
+            ([model.manifest.name, model.manifest.version, model.precision, model.device], 1)
+            for model in (entry.model for entry in models)
+        ]
+        labels = ["model", "version", "precision", "device"]
+        yield _gauge("jumok_model_info", "1 for every model that takes requests.", labels, info)
+        serving = [([entry.name], self._server.serving and entry.state is ModelState.SERVING) for entry in models]
+        yield _gauge("jumok_model_serving", "1 if the model is served, else 0.", ["model"], serving)
         loads = [([name], load) for name, load in self._server.models.loads().items()]
         for metric, description, attribute in (
             ("jumok_queue_requests", "Sentences in the queue.", "queued_requests"),
@@ -81,11 +77,11 @@ class ServerCollector(Collector):
             ("jumok_running_sentences", "Sentences in the batch.", "running_sentences"),
             ("jumok_rows", "Rows (hypotheses) in the batch.", "rows"),
         ):
-            yield _gauge(metric, description, [(name, getattr(load, attribute)) for name, load in loads])
+            yield _gauge(metric, description, ["model"], [(name, getattr(load, attribute)) for name, load in loads])
 
 
 def _front_metrics(front: Front) -> Iterator[Metric]:
-    yield _gauge("jumok_http_connections", "Open connections of the HTTP port.", [([], front.open_connections)])
+    yield _gauge("jumok_http_connections", "Open connections of the HTTP port.", [], [([], front.open_connections)])
     responses = [([str(status)], number) for status, number in dict(front.responses).items()]
     yield _counter("jumok_http_responses", "Responses of the HTTP port, by status.", ["status"], responses)
 
@@ -114,20 +110,20 @@ def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[M
     yield _counter("jumok_cancellations", "Cancelled and expired sentences.", ["model", "stage", "cause"], cancelled)
 
 
-def _counter(
-    name: str, description: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+def _metric(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    description: str,
+    labels: Sequence[str],
+    values: Iterable[tuple[Sequence[str], float]],
 ) -> Metric:
-    family = CounterMetricFamily(name, description, labels=labels)
+    family = kind(name, description, labels=labels)
     for label_values, value in values:
         family.add_metric(label_values, value)
     return family
 
 
-def _gauge(name: str, description: str, values: Sequence[tuple[list[str], float]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, description, labels=["model"] if values and values[0][0] else [])
-    for labels, value in values:
-        family.add_metric(labels, value)
-    return family
+_counter, _gauge = partial(_metric, CounterMetricFamily), partial(_metric, GaugeMetricFamily)
 
 
 def _histogram(name: str, description: str, label: str, values: Iterable[tuple[str, Histogram]]) -> Metric:

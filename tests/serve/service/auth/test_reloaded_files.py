@@ -27,10 +27,11 @@ def make_sparse_file(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (os.mkfifo, "no regular file"),
-        (Path.mkdir, "no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
-        (make_sparse_file, f"larger than {MAX_BYTES} bytes"),
+        (os.mkfifo, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (make_sparse_file, "is sparse"),
+        (lambda path: path.write_bytes(b"#" * (MAX_BYTES + 1)), f"is too large: {MAX_BYTES + 1} bytes"),
         (lambda _: None, "No such file"),
     ],
 )
@@ -58,7 +59,7 @@ async def test_a_server_goes_on_with_the_tokens_that_it_has(
 
 def test_a_server_does_not_start_with_a_pipe_for_tokens(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CredentialsError, match="no regular file"):
+    with pytest.raises(CredentialsError, match="is not a regular file"):
         TokenFile(tmp_path / "pipe")
 
 
