@@ -15,8 +15,8 @@ from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import PrecisionVariant
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
 
 HEAD = 64
 """Width of an attention head."""

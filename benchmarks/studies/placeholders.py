@@ -21,7 +21,7 @@ from benchmarks.common.progress import progress
 from benchmarks.common.ratios import markdown
 from jumok_serve import Translator
 from jumok_serve.evaluation.parallel_text import read_parallel
-from jumok_serve.text.terms import PLACEHOLDERS
+from jumok_serve.text.terms.glossary import PLACEHOLDERS
 
 KINDS = (
     *("{0}", "{name}", "{{ user }}", "${file}", "%s", "%1$s", "%(count)d", "%{total}", "%@"),

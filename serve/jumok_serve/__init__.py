@@ -22,7 +22,7 @@ try:
     from jumok_serve.search.options import DecodingOptions
     from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
     from jumok_serve.text.detection import rank_languages
-    from jumok_serve.text.terms import GlossaryStore
+    from jumok_serve.text.terms.store import GlossaryStore
     from jumok_serve.text.translation import Pending
     from jumok_serve.translator import Translator
 except ModuleNotFoundError as error:

@@ -36,7 +36,8 @@ from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.warm_up import WarmUp
 from jumok_serve.text.detection import detect_source, group_by_language, sources_into, unchanged
-from jumok_serve.text.terms import GlossaryStore, placeholders_of, terminology
+from jumok_serve.text.terms.glossary import placeholders_of, terminology
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 

@@ -12,8 +12,8 @@ pytest.importorskip("transformers", minversion="5", reason="the oracle is Huggin
 import torch
 
 from jumok_proto.results import FinishReason, Translation
-from jumok_serve.search import DEAD_SCORE
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.search.search import DEAD_SCORE
 from tests.parity import __main__ as parity
 from tests.parity.checkpoints import Checkpoint, make_checkpoint
 from tests.parity.compare import Tally, differences, score_tolerance

@@ -5,10 +5,10 @@ from functools import reduce
 
 import numpy as np
 
-from jumok_serve.search import FinishedHypothesis, Terms
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import FinishedHypothesis
 from jumok_serve.search.term_search import AFTER_TERM
-from jumok_serve.search.terms import TermAutomaton, TermState
+from jumok_serve.search.terms import TermAutomaton, Terms, TermState
 from tests.support.reference_search import START, StepFunction, log_softmax, process
 
 

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.options import EarlyStopping
-from jumok_serve.search import NO_TERMS, Search, SearchPlan, Terms
+from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.terms import NO_TERMS, Terms
 from tests.support.reference_search import START, StepFunction, toy_model
 
 EARLY_STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")

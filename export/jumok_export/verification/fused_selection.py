@@ -16,7 +16,7 @@ from jumok_serve.manifest.manifest import DEVICE_INPUT
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import LOGIT_ROWS, Floats, Integers
 from jumok_serve.runtime.sessions import session_options
-from jumok_serve.search import Entries
+from jumok_serve.search.constraints import Entries
 
 
 class FusedSelection:

@@ -20,7 +20,7 @@ from jumok_serve.runtime.decoders import DecoderStep
 from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers, Pairs
 from jumok_serve.runtime.step_selection import BIAS, SelectionParameters
 from jumok_serve.runtime.tensors import padded_length
-from jumok_serve.search import Constraints, Entries
+from jumok_serve.search.constraints import Constraints, Entries
 
 UNSEEN = 7.0
 """Value of entries that no row may attend to; random numbers would take longer than everything else."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from jumok_serve.runtime.graphs import Booleans, Floats, Integers
-from jumok_serve.search import Constraints, Draw, Entries
+from jumok_serve.search.constraints import Constraints, Entries
+from jumok_serve.search.search import Draw
 
 CASES = 12
 NEAR = 1e-4

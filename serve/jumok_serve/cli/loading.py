@@ -21,7 +21,7 @@ from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import CallObserver
 from jumok_serve.service.telemetry.logs import CallLog
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.translator import Translator
 
 SWITCH_INTERVAL_S = 0.001

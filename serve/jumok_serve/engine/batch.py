@@ -16,7 +16,8 @@ from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
 from jumok_serve.runtime.step_selection import SelectionParameters, StepSelection, make_columns
 from jumok_serve.runtime.tensors import DecoderInputs, Slots, Tensors, padded_length
-from jumok_serve.search import BatchSearch, concatenate_constraints
+from jumok_serve.search.constraints import concatenate_constraints
+from jumok_serve.search.step_arrays import BatchSearch
 
 MAX_EMPTY_SHARE = 1 / 8
 """Largest share of a batch's slots that may be empty during a step, if all slots take part in it."""

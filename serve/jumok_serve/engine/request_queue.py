@@ -10,7 +10,7 @@ from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, Over
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.tensors import padded_length
-from jumok_serve.search import HISTORY_WORK
+from jumok_serve.search.plan import HISTORY_WORK
 from jumok_serve.share import RETRY_AFTER_S
 
 

@@ -55,7 +55,7 @@ from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID, Write
 from jumok_serve.service.rpc.statuses import DETAILS
 from jumok_serve.share import account_of
-from jumok_serve.text.terms import PLACEHOLDERS
+from jumok_serve.text.terms.glossary import PLACEHOLDERS
 from jumok_serve.text.translation import Translated
 
 DIRECTIONS_S = 10.0

@@ -15,7 +15,7 @@ from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
 from jumok_serve.http.site import TRANSLATE_FILE, Answer, Dialect, Incoming, Site, route
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import PLACEHOLDERS
+from jumok_serve.text.terms.glossary import PLACEHOLDERS
 
 FILE_S: Final = 3600.0
 """Seconds that a file may take whose client does not wait."""

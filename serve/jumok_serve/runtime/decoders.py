@@ -47,7 +47,7 @@ from jumok_serve.native import address, function, pointer
 from jumok_serve.runtime.graphs import LOGIT_ROWS, Floats, Graphs, Integers, constraint_arrays
 from jumok_serve.runtime.step_selection import Columns, SelectionParameters
 from jumok_serve.runtime.tensors import DecoderInputs, KVCache, SlotBuffers, Slots, Tensors, View, as_value
-from jumok_serve.search import NO_CONSTRAINTS, Constraints
+from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints
 
 
 class DecoderStep:

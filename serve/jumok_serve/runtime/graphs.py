@@ -24,7 +24,8 @@ from jumok_serve.runtime.sessions import (
     products_saturate,
 )
 from jumok_serve.runtime.tensors import Binding, DeviceSlots, SlotBuffers, Slots, Tensors, as_value, run_once
-from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw, Entries
+from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints, Entries
+from jumok_serve.search.search import Draw
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]

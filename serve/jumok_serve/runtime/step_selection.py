@@ -11,16 +11,15 @@ from onnxruntime import OrtValue
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers
 from jumok_serve.runtime.tensors import Tensors
-from jumok_serve.search import (
+from jumok_serve.search.constraints import (
     NO_CONSTRAINTS,
     NO_ENTRIES,
-    BatchSearch,
     Constraints,
     Entries,
-    SharedConstraints,
     concatenate_constraints,
     with_boosts,
 )
+from jumok_serve.search.step_arrays import BatchSearch, SharedConstraints
 
 BIAS = "bias"
 """The decoder's input [B, U] that is added to a sentence's logits: -inf at tokens outside the sentence's shortlist."""

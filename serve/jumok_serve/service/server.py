@@ -40,7 +40,7 @@ from jumok_serve.service.rpc.call import CallCounts, CallGate, CallObserver
 from jumok_serve.service.rpc.interceptor import Floods, Interceptor, UnreadResponses, accept_any_name, guarded_handlers
 from jumok_serve.service.rpc.request_reader import Intake, make_intake
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 FILE_SERVICE = file_pb2.DESCRIPTOR.services_by_name["FileService"]

@@ -15,8 +15,8 @@ from jumok_serve.engine.statistics import Progress
 from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.runtime.graphs import Floats
-from jumok_serve.search import FinishedHypothesis
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import FinishedHypothesis
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 from jumok_serve.tasks.terms import SentenceTerms

@@ -13,9 +13,9 @@ from jumok_proto.results import FinishReason
 from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.languages import Direction, primary_language, writes_spaces
 from jumok_serve.runtime.graphs import Floats
-from jumok_serve.search import FinishedHypothesis, Terms, TermSpan, reachable_terms, read_terms
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import normalized_score
+from jumok_serve.search.search import FinishedHypothesis, normalized_score
+from jumok_serve.search.terms import Terms, TermSpan, reachable_terms, read_terms
 from jumok_serve.tasks.hypothesis_attention import Job, Ranking
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermTokenizer

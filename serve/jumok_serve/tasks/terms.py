@@ -14,7 +14,8 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import AppliedTerm, TextSpan
 from jumok_serve.manifest.languages import Direction, primary_language, writes_spaces
 from jumok_serve.runtime.graphs import Integers
-from jumok_serve.search import NO_TERMS, FinishedHypothesis, Terms
+from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.terms import NO_TERMS, Terms
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_TERMS: Final = 64

@@ -17,8 +17,10 @@ from jumok_serve.interrupts import Deadline, check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Floats
-from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.terms import NO_TERMS, options_with_terms
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, Job, check_attention
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing

@@ -10,8 +10,8 @@ import numpy as np
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.search.plan import SearchPlan
 from jumok_serve.tasks.model import TaskModel
 
 

@@ -12,7 +12,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import END, START
 from jumok_proto.results import FinishReason
 from jumok_serve import Hypothesis, InvalidArgumentError, Translator
-from jumok_serve.search import FinishedHypothesis
+from jumok_serve.search.search import FinishedHypothesis
 from jumok_serve.search.terms import TermSpan
 from jumok_serve.tasks.hypothesis_attention import ranked
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from jumok_serve.search import FinishedHypothesis
+from jumok_serve.search.search import FinishedHypothesis
 from tests.support.reference_search import drive
 from tests.support.search_cases import Case, constrained, random_case
 

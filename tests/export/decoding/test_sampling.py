@@ -21,9 +21,10 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import FinishedHypothesis, SearchPlan
 from jumok_serve.search.greedy_sampling import UniformNumbers
 from jumok_serve.search.options import Sampling, SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
 from tests.serve.conftest import lookup_graph
 from tests.support.hang import HANG_S
 from tests.support.reference_search import START, Scores

@@ -14,7 +14,8 @@ from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import SORTED_FOR_MASS, sampler_graph, select_graph
 from jumok_export.verification.selection_cases import Drawing, Selection, drawings, nucleus, selections
 from jumok_serve.runtime.graphs import Floats, Integers, constraint_arrays
-from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
+from jumok_serve.search.search import Draw
 
 VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 2017, 2021, 3000, 8000)
 """The last three use blocks; the one before is a prime number."""

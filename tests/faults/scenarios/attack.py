@@ -30,7 +30,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
 from tests.faults.tools.servers import Peaks, expect_well, jumok_serve

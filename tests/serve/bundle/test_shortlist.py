@@ -20,8 +20,9 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.step_selection import SelectionParameters, ShortlistColumns
 from jumok_serve.runtime.tensors import DecoderInputs
-from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
 from jumok_serve.tasks.model import TranslationParameters
 from tests.support import command as commands
 from tests.support.calls import noted_calls

@@ -14,7 +14,8 @@ from jumok_serve.runtime.decoders import Decoder, DecoderStep
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.tensors import SlotBuffers
-from jumok_serve.search import FinishedHypothesis, SearchPlan
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
 from tests.support.calls import noted_calls
 from tests.support.models.native_operators import needs_library
 from tests.support.search_cases import make_options

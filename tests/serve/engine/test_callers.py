@@ -4,7 +4,7 @@ import pytest
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.sentence import Decoded, Sentence
-from jumok_serve.search import SearchPlan
+from jumok_serve.search.plan import SearchPlan
 from jumok_serve.share import HEAVY_S, LIGHT_WORK, PRESENCE_S, Callers
 from tests.support.search_cases import make_options
 

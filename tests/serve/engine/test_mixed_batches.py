@@ -15,8 +15,10 @@ from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, Terms
 from jumok_serve.search.options import Sampling, SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.terms import NO_TERMS, Terms
 from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
 

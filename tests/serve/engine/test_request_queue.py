@@ -24,7 +24,7 @@ from jumok_serve.engine.request_queue import (
 )
 from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.search import SearchPlan
+from jumok_serve.search.plan import SearchPlan
 from tests.support.search_cases import make_options
 
 SETTINGS = settings(deadline=None, derandomize=True, database=None, max_examples=40)

@@ -7,7 +7,7 @@ import pytest
 from jumok_serve.engine.request_queue import EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import AHEAD_SHARE, MAX_JOINING_TOKENS, SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.search import SearchPlan
+from jumok_serve.search.plan import SearchPlan
 from tests.support.search_cases import make_options
 
 NOW = 1000.0

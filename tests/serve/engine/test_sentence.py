@@ -8,8 +8,8 @@ from jumok_proto.errors import DeadlineExceededError, EngineFailedError
 from jumok_serve.engine.sentence import DEADLINE_SLACK_S, Decoded, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.errors import ModelFailedError
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import Sampling
+from jumok_serve.search.plan import SearchPlan
 from tests.support.search_cases import make_options
 
 NOTHING = Decoded(hypotheses=(), queue_s=0.0, encode_s=0.0, decode_s=0.0)

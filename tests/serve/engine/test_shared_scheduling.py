@@ -18,8 +18,9 @@ from jumok_serve.engine.scheduler import (
     SchedulingPolicy,
 )
 from jumok_serve.engine.sentence import Decoded, Sentence
-from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.terms import Terms
 from jumok_serve.share import LIGHT_WORK, PRESENCE_S
 from tests.serve.engine.test_scheduling_policy import NOW, occupied, waiting
 from tests.support.search_cases import make_options

@@ -26,7 +26,8 @@ from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore
+from jumok_serve.text.terms.glossary import PLACEHOLDERS
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S

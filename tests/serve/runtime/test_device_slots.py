@@ -22,8 +22,8 @@ from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graph_checks.contract import find_copies
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.tensors import POSITIONS_STEP, DeviceSlots, SlotBuffers
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import Sampling, SearchOptions
+from jumok_serve.search.plan import SearchPlan
 
 START, END = 2, 3
 SPECS = (

@@ -18,7 +18,8 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.runtime.step_selection import SelectionParameters, VocabularyColumns
 from jumok_serve.runtime.tensors import DecoderInputs
-from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
+from jumok_serve.search.constraints import NO_ENTRIES, Constraints, Entries
+from jumok_serve.search.search import Draw
 from tests.support.models.hostile_bundles import edit_graph
 from tests.support.models.native_operators import needs_library
 

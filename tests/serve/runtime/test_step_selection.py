@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jumok_serve.runtime.step_selection import Columns, StepSelection
-from jumok_serve.search import BatchSearch, SearchPlan
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.step_arrays import BatchSearch
 from tests.support.search_cases import make_options
 
 COLUMN_INPUTS: dict[str, object] = {}

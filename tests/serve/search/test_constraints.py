@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jumok_proto.results import FinishReason
-from jumok_serve.search import NO_CONSTRAINTS, Constraints, SearchPlan
-from jumok_serve.search.constraints import ConstraintRules, concatenate_constraints
+from jumok_serve.search.constraints import NO_CONSTRAINTS, ConstraintRules, Constraints, concatenate_constraints
+from jumok_serve.search.plan import SearchPlan
 from tests.support.reference_search import START, drive, given_model
 from tests.support.search_cases import make_options
 

@@ -9,8 +9,10 @@ import pytest
 
 from jumok_proto.options import OPTIONS, EarlyStopping
 from jumok_proto.results import FinishReason
-from jumok_serve.search import FinishedHypothesis, SearchPlan, best_continuations, best_of_each_row
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.step_arrays import best_continuations, best_of_each_row
 from tests.support.reference_search import (
     START,
     Scores,

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jumok_serve.search import FinishedHypothesis, SearchPlan, Terms, options_with_terms
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import FinishedHypothesis
 from jumok_serve.search.term_search import divide
-from jumok_serve.search.terms import reachable_terms, read_terms
+from jumok_serve.search.terms import Terms, options_with_terms, reachable_terms, read_terms
 from tests.serve.search.test_terms import random_terms
 from tests.support.files import THOROUGH
 from tests.support.reference_search import START, StepFunction, drive, toy_model

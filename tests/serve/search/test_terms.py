@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
+from jumok_serve.search.plan import SearchPlan
 from jumok_serve.search.term_rows import OutcomeTable
-from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
+from jumok_serve.search.terms import TermAutomaton, Terms, TermSpan, options_with_terms, reachable_terms, read_terms
 from tests.support.memory import memory_of
 from tests.support.reference_terms import follow, missing_terms, state_after
 from tests.support.search_cases import make_options

@@ -15,7 +15,7 @@ import jumok
 from jumok.commands._main import jumok as jumok_command
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.service import Administration
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.service.handlers.test_service_translator import check_same

@@ -17,7 +17,7 @@ from jumok_serve.service.handlers.translation_service import (
     request_terms,
     terms_reader,
 )
-from jumok_serve.text.terms import PLACEHOLDERS, Glossary
+from jumok_serve.text.terms.glossary import PLACEHOLDERS, Glossary
 from tests.support.command import run_here
 from tests.support.memory import memory_of
 from tests.support.servers.in_process_server import check_idle

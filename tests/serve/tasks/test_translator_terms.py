@@ -14,7 +14,7 @@ from jumok_serve.interrupts import interruptible
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTokenizer
-from jumok_serve.text.terms import Glossary, Placeholders, Terminology
+from jumok_serve.text.terms.glossary import Glossary, Placeholders, Terminology
 from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN
 from tests.support.refusals import refused
 from tests.support.search_cases import EARLY_STOPPING

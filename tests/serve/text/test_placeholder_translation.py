@@ -15,7 +15,7 @@ from jumok_proto.results import Translation
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.markup.catalogue import RULES, Message
 from jumok_serve.text.messages import parse_message
-from jumok_serve.text.terms import PLACEHOLDERS
+from jumok_serve.text.terms.glossary import PLACEHOLDERS
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
 

@@ -33,7 +33,8 @@ from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import Source, detect_source, group_by_language, load_detector, rank_languages
 from jumok_serve.text.sentence_splitting import possible_ends
-from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore, Terminology, count_marks
+from jumok_serve.text.terms.glossary import PLACEHOLDERS, Terminology, count_marks
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.text.translation import Pending, PendingOfModel, Translated
 from jumok_serve.tokenizers.input_processor import check_count
 

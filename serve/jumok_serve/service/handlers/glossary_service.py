@@ -32,7 +32,8 @@ from jumok_proto.v1.glossary_pb2 import (
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_serve.service.rpc.call import Call, current_owner
 from jumok_serve.service.rpc.request_reader import check_request
-from jumok_serve.text.terms import Glossary, GlossaryStore
+from jumok_serve.text.terms.glossary import Glossary
+from jumok_serve.text.terms.store import GlossaryStore
 
 logger = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from jumok_serve.tasks.model import ScoringParameters, TextParameters, Translati
 from jumok_serve.tasks.stand_ins import Hole, HoleFinder
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.holes import DEFAULT_KINDS
-from jumok_serve.text.terms import PLACEHOLDERS, Glossary, Placeholders
+from jumok_serve.text.terms.glossary import PLACEHOLDERS, Glossary, Placeholders
 from jumok_serve.text.translation import Translated
 
 MAX_REQUEST_ENTRIES: Final = 1000

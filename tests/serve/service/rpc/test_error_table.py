@@ -19,7 +19,7 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_serve.service import Administration
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.statuses import EXPECTED, to_ending, to_status
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
 from tests.support.servers.fake_model import FakeModel, fail, failure, stub_of

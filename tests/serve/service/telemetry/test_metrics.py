@@ -24,8 +24,8 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Histogram
 from jumok_serve.errors import ListenError
 from jumok_serve.http.port import make_http_front
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.search.plan import SearchPlan
 from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.tasks.model import TranslationParameters

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.interrupts import interruptible
-from jumok_serve.text.terms import Glossary
-from jumok_serve.text.terms.glossary import MAX_ENTRIES
+from jumok_serve.text.terms.glossary import MAX_ENTRIES, Glossary
 from jumok_serve.text.terms.glossary import words as split
 from tests.support.growth import lines_run
 from tests.support.memory import memory_of

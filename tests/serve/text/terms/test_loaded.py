@@ -12,8 +12,10 @@ import pytest
 
 from jumok_proto.errors import OverloadedError
 from jumok_proto.glossaries import GlossaryEntries
-from jumok_serve.text.terms import Glossary, GlossaryStore, store
+from jumok_serve.text.terms import store
+from jumok_serve.text.terms.glossary import Glossary
 from jumok_serve.text.terms.glossary_file import GlossaryFile
+from jumok_serve.text.terms.store import GlossaryStore
 from tests.support.calls import noted_calls
 
 ENTRIES = GlossaryEntries(tsv="dog\tHund\n")

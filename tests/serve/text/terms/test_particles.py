@@ -3,7 +3,7 @@
 import pytest
 
 from jumok_serve.tasks.particles import particles
-from jumok_serve.text.terms import Glossary
+from jumok_serve.text.terms.glossary import Glossary
 
 
 @pytest.mark.parametrize(

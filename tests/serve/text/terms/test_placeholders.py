@@ -9,8 +9,7 @@ import pytest
 
 from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, find_holes
-from jumok_serve.text.terms import Placeholders, count_marks
-from jumok_serve.text.terms.glossary import MAX_CHARACTERS, MAX_PATTERNS, Patterns
+from jumok_serve.text.terms.glossary import MAX_CHARACTERS, MAX_PATTERNS, Patterns, Placeholders, count_marks
 from tests.serve.text.hole_examples import EXAMPLES
 from tests.support.calls import noted_calls
 from tests.support.refusals import refused

@@ -14,8 +14,9 @@ import pytest
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
 from jumok_proto.glossaries import GlossaryEntries
-from jumok_serve.text.terms import GlossaryStore, glossary, store
+from jumok_serve.text.terms import glossary, store
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
+from jumok_serve.text.terms.store import GlossaryStore
 from tests.support.refusals import refused
 
 
