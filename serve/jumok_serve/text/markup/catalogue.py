@@ -49,6 +49,8 @@ _IGNORED: Final = IGNORED | _words(
     "cmd command computeroutput envar file filename function literal systemitem userinput varname c< cw< e< f< l< x< z<"
 )
 _ENTITY: Final = re.compile(r"&(?:#\d{1,7}|#[xX][\dA-Fa-f]{1,6}|[A-Za-z][\w.-]{1,31});")
+_NO_WORD: Final = re.compile(rf"{_TAG.pattern}|{_ENTITY.pattern}|%[-+#0-9.$l]*[A-Za-z@]|\{{[^{{}}]*+\}}")
+"""Tags, entities and placeholders of a text that is short."""
 _PART: Final = re.compile(
     r"(?P<wrap>(?<=[\w,;)]) ?\r?\n(?=[a-z(]))|(?P<space> *+[\x00-\x1f\x7f\ufffe\uffff]\s*+|  ++)"
     rf"|(?P<entity>{_ENTITY.pattern})"
@@ -311,7 +313,7 @@ def accelerate(parts: list[tuple[int, str]], mark: str, letter: str) -> None:
     for pattern in (rf"(?<!\w){key}", rf"(?i:(?<!\w){key})", rf"(?i:{key})", r"[^\W_]"):
         for index in texts:
             written = parts[index][1]
-            outside = _ENTITY.sub(lambda entity: " " * len(entity[0]), written)
+            outside = _NO_WORD.sub(lambda found: " " * len(found[0]), written)
             if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, outside)):
                 parts[index] = -1, f"{written[: found.start()]}{mark}{written[found.start() :]}"
                 return

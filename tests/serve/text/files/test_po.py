@@ -417,6 +417,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
         ("", "~Open...", "Open...", "開く...", "開く(~O)..."),
         ("", "&Open\tCtrl+O", "Open", "Öffnen", "Ö&ffnen\tCtrl+O".replace("Ö&ffnen", "&Öffnen")),
         ("", "a &amp; _ma", "a &amp; ma", "&amp; Emma", "&amp; E_mma"),
+        ("", "&m <file> {a} %s", "m &lt;file&gt; {a} %s", "&lt;file> {a} %s b", "<file> {a} %s &b"),
         ("", "R&D and AT&T", "R&amp;D and AT&amp;T", "F&amp;E", "F&E"),
         ("", "file_name is bad", "file_name is bad", "file_name nein", "file_name nein"),
         ("", "a && b", "a &amp;&amp; b", "a &amp;&amp; c", "a && c"),
