@@ -35,7 +35,7 @@ from jumok_serve.tasks.model import (
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.warm_up import WarmUp
-from jumok_serve.text.detection import detect_source, group_by_language, sources_into, unchanged
+from jumok_serve.text.detection import detect_source, group_by_language, in_order, sources_into
 from jumok_serve.text.terms.glossary import placeholders_of, terminology
 from jumok_serve.text.terms.store import GlossaryStore
 from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
@@ -289,20 +289,16 @@ class Translator:
             detect_source(text, sources, target, copies=copies, field=f"contents[{index}]")
             for index, text in enumerate(texts)
         ]
-        translations = {
-            index: unchanged(text, source, target)
-            for index, (text, source) in enumerate(zip(texts, detected, strict=True))
-            if not source.is_translated
-        }
-        for language, indices in group_by_language(detected).items():
+
+        def of_language(language: str, indices: Sequence[int]) -> list[Translation]:
             own = None if prefixes is None else [prefixes[index] for index in indices]
             with blamed_texts(indices.__getitem__):
-                of_language = self.submit(
-                    [texts[index] for index in indices], parameters(source_language=language), target_prefixes=own
-                ).collect()
-            for index, translation in zip(indices, of_language, strict=True):
-                translations[index] = replace(translation, source_confidence=detected[index].confidence)
-        return [translations[index] for index in range(len(texts))]
+                chosen = parameters(source_language=language)
+                return self.submit([texts[index] for index in indices], chosen, target_prefixes=own).collect()
+
+        groups = group_by_language(detected).items()
+        translated = ((indices, of_language(language, indices)) for language, indices in groups)
+        return in_order(texts, detected, target, translated)
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker

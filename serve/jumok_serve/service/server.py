@@ -35,12 +35,13 @@ from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflect
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Administration, Lifecycle
-from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
+from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CallCounts, CallGate, CallObserver
 from jumok_serve.service.rpc.interceptor import Floods, Interceptor, UnreadResponses, accept_any_name, guarded_handlers
 from jumok_serve.service.rpc.request_reader import Intake, make_intake
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 from jumok_serve.text.terms.store import GlossaryStore
+from jumok_serve.translator import Translator
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 FILE_SERVICE = file_pb2.DESCRIPTOR.services_by_name["FileService"]
@@ -88,7 +89,7 @@ class Services:
 
     def __init__(
         self,
-        models: Sequence[LoadedModel],
+        models: Sequence[Translator],
         *,
         limits: ServiceLimits = ServiceLimits(),  # noqa: B008 - frozen
         tokens: TokenFile | None = None,
@@ -227,7 +228,7 @@ class Server(Services):
 
     def __init__(
         self,
-        models: Sequence[LoadedModel],
+        models: Sequence[Translator],
         *,
         host: str = "127.0.0.1",
         port: int = 50051,

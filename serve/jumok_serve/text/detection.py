@@ -4,6 +4,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -171,6 +172,26 @@ def group_by_language(sources: Sequence[Source]) -> dict[str, list[int]]:
         if one.is_translated:
             groups.setdefault(one.language, []).append(index)
     return groups
+
+
+def in_order(
+    texts: Sequence[str],
+    sources: Sequence[Source],
+    target: str,
+    translated: Iterable[tuple[Sequence[int], Sequence[Translation]]],
+) -> list[Translation]:
+    """Return the translations of texts in their order, and texts that are not translated as they are.
+
+    Args:
+        translated: indices and translations of the texts of each language.
+    """
+    found = {index: one for indices, of_language in translated for index, one in zip(indices, of_language, strict=True)}
+    return [
+        replace(found.pop(index), source_confidence=source.confidence)
+        if source.is_translated
+        else unchanged(text, source, target)
+        for index, (text, source) in enumerate(zip(texts, sources, strict=True))
+    ]
 
 
 def load_detector() -> None:

@@ -153,13 +153,6 @@ class Pending(Protocol):
         """
 
 
-class PendingOfModel(Pending, Protocol):
-    """Translations of one model."""
-
-    def by_text(self) -> Sequence[Pending]:
-        """Return the translation of each text alone."""
-
-
 class Translated(NamedTuple):
     """Translations of a request in the order of its texts, and their longest times."""
 
@@ -169,7 +162,7 @@ class Translated(NamedTuple):
 
 @dataclass(eq=False)
 class PendingTexts:
-    """Texts whose sentences are in the engine; see `PendingOfModel`.
+    """Texts whose sentences are in the engine; see `Pending`.
 
     Attributes:
         sentences: the sentences of all texts.
@@ -207,7 +200,7 @@ class PendingTexts:
         return has_some or (self.keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number)))
 
     def by_text(self) -> "list[PendingTexts]":
-        """See `PendingOfModel`."""
+        """Return the translation of each text alone."""
         return [
             replace(
                 self,

@@ -106,18 +106,18 @@ class _ReadingModel(FakeModel):
         self._task = TaskModel(bundle, next(iter(bundle.manifest.precisions)), cast("Any", None), None)
         self._engine = cast("Engine", _DecodesNothing())
 
-    def submit(self, texts: Sequence[str], parameters: Any, **others: Any) -> Any:
+    def submit(self, texts: Sequence[str], parameters: Any = None, **others: Any) -> Any:
         check_texts(texts)
         submit_texts(self._task, self._engine, texts, parameters, **others).cancel()
         answer = Answer(texts)
         answer.complete()
         return answer
 
-    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: Any) -> FakeScoring:
+    def scoring(self, texts: Sequence[str], targets: Any, parameters: Any = None) -> Any:
         prepare_scoring(self._task, self._engine, texts, targets, parameters)
         return FakeScoring(targets, self.on_score)
 
-    def aligning(self, texts: Sequence[str], targets: Any, query: Any, parameters: Any) -> FakeAligning:
+    def aligning(self, texts: Sequence[str], targets: Any, query: Any, parameters: Any = None) -> Any:
         prepare_alignment(self._task, self._engine, texts, targets, query, parameters).cancel()
         answer = FakeAligning(texts, self.on_align)
         for future in answer.futures:

@@ -112,7 +112,7 @@ async def test_a_refused_stream_is_tried_again() -> None:
 
     model = FakeModel()
     full = iter([True, True])
-    model.is_full = lambda caller: next(full, False)  # type: ignore[method-assign]
+    model.is_full = lambda caller="": next(full, False)  # type: ignore[method-assign]
     async with client_of(model) as client:
         updates = [update async for update in client.translate_stream("a man")]
     assert [update.text for update in updates] == ["A MAN"]

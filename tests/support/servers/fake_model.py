@@ -41,6 +41,7 @@ from jumok_serve.service import Server
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.translator import Translator
 from tests.support.servers.scripted import capitals, itself, length
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
@@ -174,8 +175,8 @@ class FakeAligning(_Collected):
         return [replace(itself(text), cross=None, model="held") for text in self.texts]
 
 
-class FakeModel:
-    """Model whose results the test controls."""
+class FakeModel(Translator):
+    """Model whose results the test controls; it has no bundle."""
 
     precision = "fp32"
     device = "cpu"
@@ -204,11 +205,11 @@ class FakeModel:
     def submit(
         self,
         texts: Sequence[str],
-        parameters: TranslationParameters,
+        parameters: TranslationParameters = TranslationParameters(),  # noqa: B008 - frozen
         *,
         target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
-    ) -> Answer:
+    ) -> Any:
         self.parameters, self.target_prefixes = parameters, target_prefixes
         answer = Answer(texts)
         answer.on_progress = on_progress or answer.on_progress
@@ -216,26 +217,31 @@ class FakeModel:
         self._loop.call_soon_threadsafe(self.submitted.put_nowait, answer)
         return answer
 
-    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> FakeScoring:
+    def scoring(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | Sequence[int]],
+        parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
+    ) -> Any:
         self.scoring_parameters = parameters
-        return FakeScoring(targets, self.on_score)
+        return FakeScoring(cast("Sequence[str]", targets), self.on_score)
 
     def aligning(
         self,
         texts: Sequence[str],
         targets: Sequence[str | None] | None,
         query: AttentionQuery,
-        parameters: TextParameters,
-    ) -> FakeAligning:
+        parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
+    ) -> Any:
         self.aligning_arguments = {"targets": targets, "query": query, "parameters": parameters}
         aligning = FakeAligning(texts, self.on_align)
         self._loop.call_soon_threadsafe(self.aligned.put_nowait, aligning)
         return aligning
 
-    def is_full(self, caller: str) -> bool:
+    def is_full(self, caller: str = "") -> bool:
         return self.full
 
-    def is_crowded(self, caller: str) -> bool:
+    def is_crowded(self, caller: str = "") -> bool:
         return self.crowded
 
     @property

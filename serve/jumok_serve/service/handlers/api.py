@@ -25,18 +25,20 @@ from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, LoopWakeups, RequestWork, size_of
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.registry import ChosenModels, LoadedModel, ModelRegistry, Scoring
+from jumok_serve.service.models.registry import ChosenModels, ModelRegistry
 from jumok_serve.service.rpc.call import Counts, current_caller, current_record
 from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.scoring import PendingScores
 from jumok_serve.text.detection import Source, detect_source, group_by_language, load_detector, rank_languages
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms.glossary import PLACEHOLDERS, Terminology, count_marks
 from jumok_serve.text.terms.store import GlossaryStore
-from jumok_serve.text.translation import Pending, PendingOfModel, Translated
+from jumok_serve.text.translation import Pending, PendingTexts, Translated
 from jumok_serve.tokenizers.input_processor import check_count
+from jumok_serve.translator import Translator
 
 DEFAULT_WINDOW = 256
 """Open items of a corpus: more than a batch has sentences, so that a finished sentence is replaced at once."""
@@ -423,12 +425,12 @@ class Api:
         """Queue texts for one model, or for two one after the other; ``spare``: leave room to single calls."""
 
         def submit(
-            model: LoadedModel,
+            model: Translator,
             texts: Sequence[str],
             parameters: TranslationParameters,
             prefixes: Sequence[str] | None,
             on_progress: Callable[[], None] | None,
-        ) -> Awaitable[PendingOfModel]:
+        ) -> Awaitable[PendingTexts]:
             if spare and model.is_crowded(current_caller()):
                 raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
             start = partial(model.submit, texts, parameters, target_prefixes=prefixes, on_progress=on_progress)
@@ -473,7 +475,7 @@ def _counted(result: tuple[Result, Counts]) -> Result:
     return made
 
 
-def _scored(scoring: Scoring, make: Callable[[list[Score]], Result]) -> Generator[int, None, Result]:
+def _scored(scoring: PendingScores, make: Callable[[list[Score]], Result]) -> Generator[int, None, Result]:
     """Score in pieces, and make of the scores what the caller wants."""
     scores = yield from scoring.pieces()
     return make(scores)

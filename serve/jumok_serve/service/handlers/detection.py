@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.sentence import Future
 from jumok_serve.service.handlers.worker_pool import Pieces
-from jumok_serve.text.detection import MAX_CHARACTERS, Source, unchanged
+from jumok_serve.text.detection import MAX_CHARACTERS, Source, in_order, unchanged
 from jumok_serve.text.translation import Translated, blamed_texts
 
 Result = TypeVar("Result")
@@ -62,18 +61,9 @@ def joined(
     texts: Sequence[str], detected: Detected, groups: Mapping[str, Sequence[int]], results: list[Translated]
 ) -> Translated:
     """Return the translations of groups, and texts without one, in their order; takes them out of the list."""
-    by_index = dict[int, Translation]()
-    for indices, result in zip(groups.values(), results, strict=True):
-        by_index.update(zip(indices, result.translations, strict=True))
     timings = longest([result.timings for result in results])
-    results.clear()
-    translations = [
-        replace(by_index.pop(index), source_confidence=source.confidence)
-        if source.is_translated
-        else unchanged(text, source, detected.target)
-        for index, (text, source) in enumerate(zip(texts, detected.sources, strict=True))
-    ]
-    return Translated(translations, timings)
+    translated = ((indices, results.pop(0).translations) for indices in groups.values())
+    return Translated(in_order(texts, detected.sources, detected.target, translated), timings)
 
 
 class Unchanged:

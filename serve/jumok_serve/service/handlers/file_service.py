@@ -110,15 +110,9 @@ class FileService:
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         translation = parse_settings(settings.translation)
         source, language = self._api.languages(translation)
-        stopped = threading.Event()
+        stopped, properties = threading.Event(), settings.document_properties
         steps = FileDocument.read(
-            data,
-            settings.name,
-            settings.format,
-            stopped.is_set,
-            language,
-            source=source,
-            properties=settings.document_properties,
+            data, settings.name, settings.format, stopped.is_set, language, source=source, properties=properties
         )
         document = await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)

@@ -16,13 +16,14 @@ from jumok_serve.interrupts import Deadline
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.detection import longest
 from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
-from jumok_serve.service.models.registry import ChosenModels, LoadedModel
+from jumok_serve.service.models.registry import ChosenModels
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.stand_ins import Hole, HoleFinder
 from jumok_serve.tasks.terms import TermFinder, TermMatch, terms_apart
-from jumok_serve.text.translation import Pending, PendingOfModel
+from jumok_serve.text.translation import Pending, PendingTexts
+from jumok_serve.translator import Translator
 
 
 class TermCopies(NamedTuple):
@@ -132,8 +133,8 @@ Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
 
 
 Submit = Callable[
-    [LoadedModel, Sequence[str], TranslationParameters, Sequence[str] | None, Callable[[], None] | None],
-    Awaitable[PendingOfModel],
+    [Translator, Sequence[str], TranslationParameters, Sequence[str] | None, Callable[[], None] | None],
+    Awaitable[PendingTexts],
 ]
 """Submits texts with their prefixes to one model; long ones are tokenized in a thread."""
 
@@ -238,7 +239,7 @@ class PivotPending:
 
     def __init__(
         self,
-        first: PendingOfModel,
+        first: PendingTexts,
         go_on: Callable[[int, Translation], Awaitable[Pending]],
         *,
         run: Run,

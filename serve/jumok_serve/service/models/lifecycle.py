@@ -22,8 +22,9 @@ from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.runtime.process_memory import give_back_memory
-from jumok_serve.service.models.registry import LoadedModel, ModelEntry, ModelRegistry
+from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
 from jumok_serve.service.rpc.statuses import stopping
+from jumok_serve.translator import Translator
 
 
 def describe(entry: ModelEntry) -> Model:
@@ -80,7 +81,7 @@ class Administration:
     """
 
     root: Path
-    load: Callable[[Path], LoadedModel]
+    load: Callable[[Path], Translator]
     check: Callable[[Path], None] = lambda _: None
     cancel_load: Callable[[], None] = lambda: None
     host: str = "127.0.0.1"

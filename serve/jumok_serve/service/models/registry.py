@@ -2,111 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, ModelNotFoundError
-from jumok_proto.results import ModelState, Route, Score
-from jumok_serve.engine.sentence import Future
+from jumok_proto.results import ModelState, Route
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
-from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.tasks.alignment import AttentionQuery
-from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import sources_into
-from jumok_serve.text.translation import PendingOfModel
-
-
-class Scoring(Protocol):
-    """Translations to score."""
-
-    def cancel(self) -> None:
-        """Cancel the scoring, from any thread."""
-
-    def pieces(self) -> Generator[int, None, list[Score]]:
-        """Score all, in the threads that ask for the next piece; yields the work of each piece before it is done."""
-
-
-class Aligning(Protocol):
-    """Translations to align, given or still to be decoded."""
-
-    @property
-    def futures(self) -> Sequence[Future[Any]]:
-        """One future for each translation to be decoded."""
-
-    def cancel(self) -> None:
-        """Cancel the alignment, from any thread."""
-
-    def collect(self) -> list[Alignment]:
-        """Align all in the calling thread, after the futures are done."""
-
-
-class LoadedModel(Protocol):
-    """A model that is ready for requests."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Manifest of its bundle."""
-
-    @property
-    def precision(self) -> str:
-        """Precision variant."""
-
-    @property
-    def device(self) -> str:
-        """Device that it runs on."""
-
-    def submit(
-        self,
-        texts: Sequence[str],
-        parameters: TranslationParameters,
-        *,
-        target_prefixes: Sequence[str | None] | None = None,
-        on_progress: Callable[[], None] | None = None,
-    ) -> PendingOfModel:
-        """Queue texts, [n], with forced beginnings of their translations, [n] or None.
-
-        ``on_progress`` is called from any thread when stable texts may have grown.
-        """
-
-    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> Scoring:
-        """Tokenize texts and their translations for scoring."""
-
-    def aligning(
-        self,
-        texts: Sequence[str],
-        targets: Sequence[str | None] | None,
-        query: AttentionQuery,
-        parameters: TextParameters,
-    ) -> Aligning:
-        """Tokenize texts and their translations for alignment, and queue texts without a translation."""
-
-    def is_full(self, caller: str) -> bool:
-        """True if its queue takes no more texts of a caller."""
-
-    def is_crowded(self, caller: str) -> bool:
-        """True if the rest of its queue is kept for single calls, or for other callers."""
-
-    @property
-    def ready(self) -> bool:
-        """True if its engine decodes; False while it restarts after a failure."""
-
-    def on_ready_change(self, callback: Callable[[], None], /) -> None:
-        """Call ``callback``, in any thread, after every change of ``ready``."""
-
-    def load(self) -> Load:
-        """Queued and running work."""
-
-    def counters(self) -> EngineCounters:
-        """Counters of its engine."""
-
-    def close(self, *, drain: bool = True) -> None:
-        """Stop its engine."""
+from jumok_serve.translator import Translator
 
 
 class ChosenModels(NamedTuple):
@@ -117,11 +25,11 @@ class ChosenModels(NamedTuple):
         pivot: language between two models.
     """
 
-    models: tuple[LoadedModel, ...]
+    models: tuple[Translator, ...]
     pivot: str = ""
 
     @property
-    def last(self) -> LoadedModel:
+    def last(self) -> Translator:
         """The model that writes the translations."""
         return self.models[-1]
 
@@ -136,7 +44,7 @@ class ChosenModels(NamedTuple):
         of_first = first.direction(source or None, middle or target or None)
         return of_first.source, last.direction(middle or source or None, target or None).target
 
-    def only(self, work: str) -> LoadedModel:
+    def only(self, work: str) -> Translator:
         """Return the only model, for work that two cannot do together.
 
         Raises:
@@ -230,7 +138,7 @@ class ModelEntry:
         draining: True if no further call may use it.
     """
 
-    def __init__(self, model: LoadedModel) -> None:
+    def __init__(self, model: Translator) -> None:
         self.model = model
         self.draining = False
         self._calls = 0
@@ -250,7 +158,7 @@ class ModelEntry:
         return ModelState.SERVING if self.model.ready else ModelState.RECOVERING
 
     @contextmanager
-    def used(self) -> Iterator[LoadedModel]:
+    def used(self) -> Iterator[Translator]:
         """Keep the model open for a call."""
         self._calls += 1
         self._unused.clear()
@@ -307,7 +215,7 @@ class ModelRegistry:
         DuplicateModelError: two models have the same name.
     """
 
-    def __init__(self, models: Sequence[LoadedModel], pivot: str = "") -> None:
+    def __init__(self, models: Sequence[Translator], pivot: str = "") -> None:
         names = [model.manifest.name for model in models]
         for name in names:
             if names.count(name) > 1:
@@ -317,7 +225,7 @@ class ModelRegistry:
         )  # replaced at every change, for other threads
         self._name_shared_pairs()
 
-    def __iter__(self) -> Iterator[LoadedModel]:
+    def __iter__(self) -> Iterator[Translator]:
         """Models that take requests, in the order of their start; a replaced one keeps its place."""
         return (entry.model for entry in self._models.serving.values())
 
@@ -418,7 +326,7 @@ class ModelRegistry:
             )
         return (next(iter(serving), ""),)
 
-    def register(self, model: LoadedModel) -> ModelEntry | None:
+    def register(self, model: Translator) -> ModelEntry | None:
         """Route requests to a model; return the replaced one, to be drained."""
         entry = ModelEntry(model)
         models = self._models

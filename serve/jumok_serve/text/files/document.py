@@ -105,9 +105,8 @@ class FileFormat:
         fallback: encoding of files that are no UTF-8; empty: they are refused.
         conversion: command that makes a file UTF-8.
         entries: of a format of archives, yields the entries that have texts, with the function of their pieces; takes
-            the archive, and True for the document's properties too; raises InvalidArgumentError for a bad file. None:
-            a file is text.
-        properties: True to translate the document's properties.
+            the archive, and `properties`, False to leave out those of the document; raises InvalidArgumentError for a
+            bad file. None: a file is text.
     """
 
     pieces: Callable[..., Iterator[Piece]]
@@ -117,14 +116,14 @@ class FileFormat:
     copies: int = 5
     fallback: str = ""
     conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
-    entries: Callable[[Archive, bool], Iterator[tuple[Entry, Pieces]]] | None = None
-    properties: bool = False
+    entries: Callable[..., Iterator[tuple[Entry, Pieces]]] | None = None
 
     def into(self, language: str, source: str = "", *, properties: bool = False) -> "FileFormat":
         """Return the format of files that are translated into a language, from one that may be known."""
         known = {"language": language, "source": source}
         taken = {name: known[name] for name in signature(self.pieces).parameters.keys() & known.keys()}
-        return replace(self, pieces=partial(self.pieces, **taken), properties=properties)
+        entries = self.entries and partial(self.entries, properties=properties)
+        return replace(self, pieces=partial(self.pieces, **taken), entries=entries)
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -451,7 +450,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
         return
     assert chosen.entries is not None
     total = 0
-    for entry, pieces in chosen.entries(content, chosen.properties):
+    for entry, pieces in chosen.entries(content):
         total += entry.file_size
         if total > MAX_UNPACKED:
             archive.refuse(f"its texts have more than {MAX_UNPACKED} uncompressed bytes: split the file")
@@ -483,7 +482,7 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     content = Archive(bytes(data))
     sizes = (
         2 * entry.file_size + _text_memory(chosen, content.inflated(entry), "utf-8", f"{entry.filename[:MAX_SHOWN]}: ")
-        for entry, _ in chosen.entries(content, True)
+        for entry, _ in chosen.entries(content)
     )
     directory = len(data) - content.directory
     entries = len(content.entries) * ENTRY_BYTES + 6 * directory  # a name may take four bytes for each of its own

@@ -21,7 +21,7 @@ _READERS: Final[dict[str, Pieces]] = {
 }
 
 
-def _entries(content: Archive, properties: bool) -> Iterator[tuple[Entry, Pieces]]:
+def _entries(content: Archive, properties: bool = True) -> Iterator[tuple[Entry, Pieces]]:
     roots = checked_roots("epub", content)
     for entry in content.entries:
         if entry.filename == "META-INF/encryption.xml":

@@ -110,9 +110,7 @@ OPEN_STYLES: Final = replace(
 )
 PLAIN: Final = Vocabulary(paragraphs=_set("p:text tc:text ncx:text dc:title"))
 """Characters without runs."""
-PROPERTIES: Final = Vocabulary(
-    paragraphs=_set("dc:title dc:subject dc:description cp:keywords cp:category meta:keyword")
-)
+PROPERTIES: Final = Vocabulary(_set("dc:title dc:subject dc:description cp:keywords cp:category meta:keyword"))
 """What documents and books say about themselves."""
 
 _DRAWN: Final = dict.fromkeys(("c:chartSpace", "dgm:dataModel", "dsp:drawing", "xdr:wsDr", "p188:cmLst"), DRAWING)
@@ -241,7 +239,7 @@ def _paragraph(
     return Text(content, written, number, unchanged(content, written, write))
 
 
-def _entries(kind: str, content: Archive, properties: bool) -> Iterator[tuple[Entry, Pieces]]:
+def _entries(kind: str, content: Archive, properties: bool = True) -> Iterator[tuple[Entry, Pieces]]:
     """Yield the entries of a document that have texts, with the function of their pieces."""
     roots = checked_roots(kind, content)
     vocabularies = ROOTS[kind] | (_OF_PROPERTIES if properties else {})

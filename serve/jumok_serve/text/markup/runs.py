@@ -16,7 +16,7 @@ MAX_MARKS: Final = 256
 """Marks between which characters are found that touch."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Vocabulary:
     """Elements of documents, by their short names.
 
