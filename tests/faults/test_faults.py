@@ -113,7 +113,8 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
     findings = findings_of(sharing, bundle=tiny_bundle, texts=texts, sharing_s=0.3)
     assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
     found = {check.what: check.found for check in findings.checks}
-    for name in (ALONE, "the costliest request", "a corpus", "the file letter.docx", "64 requests to score"):
+    names = "the costliest request", "a corpus", "8 corpora of as many callers", "64 requests to score"
+    for name in (ALONE, *names, "the file letter.docx"):
         assert float(found[f"beside {name}, 99 % within, ms"]) > 0
     assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
 

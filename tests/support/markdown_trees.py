@@ -47,9 +47,8 @@ def tree(document: str, options: Options = GFM) -> list[str]:
     found: list[str] = []
     events = [*pyromark.events(document, options=options)]
     for event, behind in zip(events, [*events[1:], "End"], strict=False):
-        text = str(event.get("Text", "x")) if isinstance(event, dict) else "" if event == "SoftBreak" else "x"
-        if behind == "HardBreak" and not text.strip():
-            continue  # a line of a backslash alone, or white space before one
+        if event == "SoftBreak" and behind == "HardBreak":
+            continue  # a line of a backslash alone
         if event == "SoftBreak" or (isinstance(event, dict) and "Text" in event):
             found += [] if found[-1:] == ["text"] else ["text"]
         elif isinstance(event, dict) and "Html" in event:

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from jumok_proto.errors import InvalidArgumentError, JumokError, LanguageNotFoundError
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Translation
@@ -174,17 +174,14 @@ def group_by_language(sources: Sequence[Source]) -> dict[str, list[int]]:
     return groups
 
 
-def in_order(
-    texts: Sequence[str],
-    sources: Sequence[Source],
-    target: str,
-    translated: Iterable[tuple[Sequence[int], Sequence[Translation]]],
-) -> list[Translation]:
-    """Return the translations of texts in their order, and texts that are not translated as they are.
+_OfLanguage: TypeAlias = tuple[Sequence[int], Sequence[Translation]]
+"""Indices of the texts in a language, and their translations."""
 
-    Args:
-        translated: indices and translations of the texts of each language.
-    """
+
+def in_order(
+    texts: Sequence[str], sources: Sequence[Source], target: str, translated: Iterable[_OfLanguage]
+) -> list[Translation]:
+    """Return the translations of texts in their order, and texts that are not translated as they are."""
     found = {index: one for indices, of_language in translated for index, one in zip(indices, of_language, strict=True)}
     return [
         replace(found.pop(index), source_confidence=source.confidence)

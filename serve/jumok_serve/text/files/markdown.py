@@ -356,6 +356,9 @@ class _Reader:
         if name == "Text":
             self._add_text(value, first, after)
             return
+        before = {"HardBreak": "Text", "DisplayMath": "SoftBreak"}.get(name)  # a part with it if it is white space
+        if self._block and self._last and self._last.kind == before and self._last.shown.isspace():
+            first = self._block.parts.pop().first
         written = self._written(first, after)
         part = _Part(Kind.RAW, first, after, written, name, written, (name, _SPACES.sub(" ", value or written).strip()))
         if name in {"FootnoteReference", "InlineHtml"}:
@@ -368,9 +371,8 @@ class _Reader:
             part.role, part.shown = Kind.TEXT, " "
         elif name == "HardBreak":
             part.role, part.shown, part.key, part.name = Kind.EMPTY, "", (), "br"
-        elif name == "DisplayMath" and self._block and self._last and self._last.kind == "SoftBreak":
-            part.first = self._block.parts.pop().first  # it has lines of its own
-            part.role, part.name, part.written = Kind.EMPTY, "br", self._written(part.first, after)
+        elif name == "DisplayMath" and written[0].isspace():  # it has lines of its own
+            part.role, part.name = Kind.EMPTY, "br"
         elif name == "InlineHtml":
             tokens = list(scan(written, html=True))
             part.role, part.name = (tokens[0].kind, tokens[0].name) if len(tokens) == 1 else (Kind.RAW, "")
