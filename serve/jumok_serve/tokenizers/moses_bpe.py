@@ -1,19 +1,17 @@
 """Tokenizer of Moses words cut by byte-pair codes (Argos Translate)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Self
 
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.native import ForeignCode
-from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary, write_vocabulary
+from jumok_serve.tokenizers.piece_vocabulary import VocabularyTokenizer, read_vocabularies, write_vocabulary
 from jumok_serve.tokenizers.sentencepiece import checked_ids, ranges
-from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 _MOSES = ForeignCode("sacremoses")
 _SEPARATOR = "@@"
@@ -31,7 +29,7 @@ _LOOKS_AT_THE_END = {"cs"}
 """Languages whose words are joined by the last ones of the text."""
 
 
-class MosesBPETokenizer(Tokenizer):
+class MosesBPETokenizer(VocabularyTokenizer):
     """Moses words cut by byte-pair codes; safe in any number of threads.
 
     It encodes and decodes as Argos Translate does: punctuation is normalized, words are Moses tokens, and codes are
@@ -41,7 +39,6 @@ class MosesBPETokenizer(Tokenizer):
         codes: content of a codes file of subword-nmt.
         source_vocabulary: id of every source piece, and of target pieces if there is no `target_vocabulary`.
         target_vocabulary: id of every target piece.
-        languages: Moses' codes of source and target language, such as ``en``.
 
     For the other arguments see `jumok_serve.manifest.tokenizers.MosesBPEDescription`.
 
@@ -59,31 +56,22 @@ class MosesBPETokenizer(Tokenizer):
         target_vocab_size: int,
         unknown: str,
         special_tokens: Sequence[str],
-        languages: tuple[str, str],
+        source_language: str,
+        target_language: str,
     ) -> None:
-        self._codes = codes
-        self._cut = lru_cache(_CACHED_WORDS)(_Codes(codes).cut)
-        self._source, self._target = source_vocabulary, target_vocabulary or source_vocabulary
-        self._shared = target_vocabulary is None
-        self.source_vocab_size, self.vocab_size = source_vocab_size, target_vocab_size
-        self._unknown, self._special, self._languages = unknown, tuple(special_tokens), languages
-        for side, vocabulary, size in (
-            ("source", self._source, source_vocab_size),
-            ("target", self._target, target_vocab_size),
-        ):
-            if unknown not in vocabulary:
-                raise ValueError(f"the {side} vocabulary has no {unknown!r}, the token of unknown pieces")
-            if max(vocabulary.values()) >= size:
-                raise ValueError(f"the {side} vocabulary has ids beyond the model's, which end at {size - 1}")
-        self.source_unknown, self.target_unknown = self._source[unknown], self._target[unknown]
-        silent = {unknown, *special_tokens}
-        self._text = [
-            {piece: token for piece, token in vocabulary.items() if piece not in silent}
-            for vocabulary in (self._source, self._target)
-        ]
-        self._shown = {token: piece for piece, token in self._text[1].items()}
-        self._spelling = [{token: piece for piece, token in one.items()} for one in (self._source, self._target)]
-        self._moses = [_Moses(language) for language in languages]
+        self._codes, self._vocabularies = codes, (source_vocabulary, target_vocabulary)
+        self._unknown, self._special = unknown, tuple(special_tokens)
+        self._languages = source_language, target_language
+        cut = lru_cache(_CACHED_WORDS)(_Codes(codes).cut)
+        source_moses, self._target_moses = _Moses(source_language, cut), _Moses(target_language, cut)
+        super().__init__(
+            (source_moses.split, self._target_moses.split),
+            self._vocabularies,
+            (source_vocab_size, target_vocab_size),
+            unknown=unknown,
+            special={unknown, *special_tokens},
+        )
+        self._shown = {token: piece for piece, token in self._target.text.items()}
 
     @classmethod
     def load(cls, description: MosesBPEDescription, folder: Path) -> Self:
@@ -92,70 +80,34 @@ class MosesBPETokenizer(Tokenizer):
         Raises:
             ValueError: the files do not load.
         """
-        target = description.target_vocabulary
-        return cls(
-            (folder / description.codes).read_bytes(),
-            source_vocabulary=read_vocabulary(folder / description.source_vocabulary),
-            target_vocabulary=None if target is None else read_vocabulary(folder / target),
-            source_vocab_size=description.source_vocab_size,
-            target_vocab_size=description.target_vocab_size,
-            unknown=description.unknown,
-            special_tokens=description.special_tokens,
-            languages=(description.source_language, description.target_language),
-        )
-
-    def encode(self, text: str) -> list[int]:
-        """Return the source token ids of ``text``; none for an empty text."""
-        return self._encode(text, 0)
-
-    def pieces(self, text: str) -> list[str]:
-        """Return the pieces of ``text``, unknown ones as in the text."""
-        return self._pieces(text, 0)
-
-    def encode_target(self, text: str) -> list[int]:
-        """Return the target token ids of ``text``; none for an empty text."""
-        return self._encode(text, 1)
-
-    def _encode(self, text: str, side: int) -> list[int]:
-        unknown = (self.source_unknown, self.target_unknown)[side]
-        return list(map(self._text[side].get, self._pieces(text, side), repeat(unknown)))
-
-    def _pieces(self, text: str, side: int) -> list[str]:
-        return [piece for word in self._moses[side].split(text) for piece in self._cut(word)]
+        codes = (folder / description.codes).read_bytes()
+        return cls(codes, **read_vocabularies(description, folder), **description.settings)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target token ids."""
-        return self._moses[1].join(self._words(ids))
+        return self._target_moses.join(self._words(ids))
 
     def decode_stable(self, ids: Sequence[int]) -> str:
         """Return the part of ``decode(ids)`` that further ids cannot change."""
         if self._languages[1] in _LOOKS_AT_THE_END:
             return ""
-        return self._moses[1].join(self._words(ids)[:-_AHEAD])
+        return self._target_moses.join(self._words(ids)[:-_AHEAD])
 
     def _words(self, ids: Sequence[int]) -> list[str]:
         pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
         return " ".join(pieces).replace(f"{_SEPARATOR} ", "").split(" ")
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, "" for none."""
-        return list(map(self._spelling[1].get, checked_ids(ids, self.vocab_size), repeat("")))
-
-    def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, "" for none."""
-        return list(map(self._spelling[0].get, checked_ids(ids, self.source_vocab_size), repeat("")))
-
     def save(self, folder: Path) -> MosesBPEDescription:
         """Write codes and vocabularies into ``folder``, as ``bpe.codes``, ``vocabulary.json`` and so on."""
-        target_vocabulary = None if self._shared else "target_vocabulary.json"
+        source, target = self._vocabularies
         (folder / "bpe.codes").write_bytes(self._codes)
-        write_vocabulary(folder / "vocabulary.json", self._source)
-        if target_vocabulary is not None:
-            write_vocabulary(folder / target_vocabulary, self._target)
+        write_vocabulary(folder / "vocabulary.json", source)
+        if target is not None:
+            write_vocabulary(folder / "target_vocabulary.json", target)
         return MosesBPEDescription(
             codes="bpe.codes",
             source_vocabulary="vocabulary.json",
-            target_vocabulary=target_vocabulary,
+            target_vocabulary=None if target is None else "target_vocabulary.json",
             source_vocab_size=self.source_vocab_size,
             target_vocab_size=self.vocab_size,
             unknown=self._unknown,
@@ -166,9 +118,14 @@ class MosesBPETokenizer(Tokenizer):
 
 
 class _Moses:
-    """Moses' normalizer, tokenizer and detokenizer of a language."""
+    """Moses' normalizer, tokenizer and detokenizer of a language.
 
-    def __init__(self, language: str) -> None:
+    Args:
+        cut: cuts a word into pieces.
+    """
+
+    def __init__(self, language: str, cut: Callable[[str], Sequence[str]]) -> None:
+        self._cut = cut
         try:
             import sacremoses  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
@@ -184,10 +141,10 @@ class _Moses:
             raise ValueError(f"sacremoses has no tokenizer for {language!r}: {error}") from error
 
     def split(self, text: str) -> list[str]:
-        """Cut a text into words."""
+        """Cut a text into the pieces of its words."""
         with _MOSES:
             words: list[str] = self._tokenizer.tokenize(self._normalizer.normalize(text))
-        return [word for word in " ".join(words).split(" ") if word]
+        return [piece for word in " ".join(words).split(" ") if word for piece in self._cut(word)]
 
     def join(self, words: Sequence[str]) -> str:
         """Join words to a text."""

@@ -1,17 +1,17 @@
-"""Tokenizers of a vocabulary of pieces beside SentencePiece's models."""
+"""Tokenizers of a vocabulary of pieces: those with SentencePiece's models, and what others share."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, read_file
 from jumok_serve.manifest.parts import TokenId
-from jumok_serve.manifest.tokenizers import PieceVocabularyDescription
+from jumok_serve.manifest.tokenizers import MosesBPEDescription, PieceVocabularyDescription
 from jumok_serve.tokenizers.sentencepiece import SentencePieceModel, checked_ids, clean_up_spaces, stable_text
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -22,7 +22,64 @@ _CODE = re.compile(">>.*<<", re.DOTALL)
 _VOCABULARY: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, TokenId])
 
 
-class PieceVocabularyTokenizer(Tokenizer):
+Split: TypeAlias = Callable[[str], list[str]]
+"""Returns the pieces of a text; safe in any number of threads."""
+
+
+class VocabularyTokenizer(Tokenizer):
+    """Tokenizer of pieces that have ids in vocabularies.
+
+    Args:
+        splits: those of sources and of translations.
+        vocabularies: id of every source piece, and of every target piece; None: those of source pieces.
+        sizes: the model's sizes of both.
+        settings: arguments of `Vocabulary`.
+
+    Raises:
+        ValueError: a vocabulary lacks the unknown token, or has ids over the model's size.
+    """
+
+    def __init__(
+        self,
+        splits: tuple[Split, Split],
+        vocabularies: tuple[Mapping[str, int], Mapping[str, int] | None],
+        sizes: tuple[int, int],
+        **settings: Any,
+    ) -> None:
+        source, target = vocabularies
+        self._split_source, self._split_target = splits
+        self._source = Vocabulary("source", source, **settings)
+        self._target = self._source if target is None else Vocabulary("target", target, **settings)
+        self.source_vocab_size, self.vocab_size = sizes
+        self.source_unknown, self.target_unknown = self._source.unknown, self._target.unknown
+        for side, vocabulary, size in zip(("source", "target"), (self._source, self._target), sizes, strict=True):
+            largest = max(vocabulary.spelling)
+            if largest >= size:
+                message = f"the {side} vocabulary has ids up to {largest}, but the model's ids end at {size - 1}"
+                raise ValueError(message)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the source token ids of ``text``; none for an empty text."""
+        return self._source.encode(self._split_source, text)
+
+    def pieces(self, text: str) -> list[str]:
+        """Return the source pieces of ``text``, unknown ones as in it."""
+        return self._source.pieces(self._split_source, text)
+
+    def encode_target(self, text: str) -> list[int]:
+        """Return the target token ids of ``text``; none for an empty text."""
+        return self._target.encode(self._split_target, text)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of target token ids, "" for none."""
+        return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
+
+    def source_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces of source token ids, "" for none."""
+        return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
+
+
+class PieceVocabularyTokenizer(VocabularyTokenizer):
     """SentencePiece models with vocabularies of their pieces' ids; safe in any number of threads.
 
     It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`):
@@ -62,18 +119,17 @@ class PieceVocabularyTokenizer(Tokenizer):
     ) -> None:
         self._source_model = SentencePieceModel(source_model)
         self._target_model = self._source_model if target_model is None else SentencePieceModel(target_model)
-        self.source_vocab_size, self.vocab_size = source_vocab_size, target_vocab_size
         special = {unknown, *special_tokens, *input_tokens}
-
-        def vocabulary_of(ids: Mapping[str, int]) -> _Vocabulary:
-            return _Vocabulary(ids, unknown=unknown, special=special, typable=input_tokens, leading_codes=leading_codes)
-
+        super().__init__(
+            (self._source_model.split, self._target_model.split),
+            (source_vocabulary, target_vocabulary),
+            (source_vocab_size, target_vocab_size),
+            unknown=unknown,
+            special=special,
+            typable=input_tokens,
+            leading_codes=leading_codes,
+        )
         self._shared = target_vocabulary is None
-        self._source = vocabulary_of(source_vocabulary)
-        self._target = self._source if target_vocabulary is None else vocabulary_of(target_vocabulary)
-        self._source.check("source", source_vocab_size)
-        self._target.check("target", target_vocab_size)
-        self.source_unknown, self.target_unknown = self._source.unknown, self._target.unknown
         # With separate vocabularies, Hugging Face looks up special tokens in the source's.
         silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
         self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
@@ -97,26 +153,9 @@ class PieceVocabularyTokenizer(Tokenizer):
         Raises:
             ValueError: the files do not load.
         """
-        target_model, target_vocabulary = description.target_model, description.target_vocabulary
-        return cls(
-            folder / description.source_model,
-            None if target_model is None else folder / target_model,
-            source_vocabulary=read_vocabulary(folder / description.source_vocabulary),
-            target_vocabulary=None if target_vocabulary is None else read_vocabulary(folder / target_vocabulary),
-            **description.settings,
-        )
-
-    def encode(self, text: str) -> list[int]:
-        """Return the source token ids of ``text``; none for an empty text."""
-        return self._source.encode(self._source_model, text)
-
-    def pieces(self, text: str) -> list[str]:
-        """Return the source pieces of ``text``, unknown ones as in it."""
-        return self._source.pieces(self._source_model, text)
-
-    def encode_target(self, text: str) -> list[int]:
-        """Return the target token ids of ``text``; none for an empty text."""
-        return self._target.encode(self._target_model, text)
+        target_model = None if description.target_model is None else folder / description.target_model
+        vocabularies = read_vocabularies(description, folder)
+        return cls(folder / description.source_model, target_model, **vocabularies, **description.settings)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target token ids."""
@@ -130,14 +169,6 @@ class PieceVocabularyTokenizer(Tokenizer):
     def decode_stable(self, ids: Sequence[int]) -> str:
         """Return the part of ``decode(ids)`` that further ids cannot change."""
         return stable_text(self._joined(ids), clean_up=self._clean_up_spaces)
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of target token ids, "" for none."""
-        return list(map(self._target.spelling.get, checked_ids(ids, self.vocab_size), repeat("")))
-
-    def source_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces of source token ids, "" for none."""
-        return list(map(self._source.spelling.get, checked_ids(ids, self.source_vocab_size), repeat("")))
 
     def save(self, folder: Path) -> PieceVocabularyDescription:
         """Write models and vocabularies into ``folder``, as ``source.model``, ``vocabulary.json`` and so on."""
@@ -158,16 +189,29 @@ class PieceVocabularyTokenizer(Tokenizer):
         )
 
 
-class _Vocabulary:
-    """Ids of the pieces of one language, or of both."""
+class Vocabulary:
+    """Ids of the pieces of one language, or of both.
+
+    Attributes:
+        spelling: pieces by their ids.
+        text: ids of pieces that are no special tokens.
+        unknown: id of the unknown token.
+    """
 
     def __init__(
-        self, ids: Mapping[str, int], *, unknown: str, special: Set[str], typable: Sequence[str], leading_codes: bool
+        self,
+        side: str,
+        ids: Mapping[str, int],
+        *,
+        unknown: str,
+        special: Set[str],
+        typable: Sequence[str] = (),
+        leading_codes: bool = False,
     ) -> None:
         if unknown not in ids:
-            raise ValueError(f"the vocabulary has no {unknown!r}, the token of unknown pieces")
+            raise ValueError(f"the {side} vocabulary has no {unknown!r}, the token of unknown pieces")
         self.spelling = {token: piece for piece, token in ids.items()}
-        self._text = {piece: token for piece, token in ids.items() if piece not in special}
+        self.text = {piece: token for piece, token in ids.items() if piece not in special}
         self._special = {piece: token for piece, token in ids.items() if piece in special}
         self._codes = (
             {piece: token for piece, token in ids.items() if _CODE.fullmatch(piece)} if leading_codes else None
@@ -181,27 +225,28 @@ class _Vocabulary:
         """Ids that decode to nothing."""
         return {*self._special.values(), *(self._codes or {}).values()}
 
-    def encode(self, model: SentencePieceModel, text: str) -> list[int]:
+    def encode(self, split: Split, text: str) -> list[int]:
+        """Return the ids of a text."""
         if self._typable is None:
-            return self._encode(model, text)
+            return self._encode(split, text)
         # Texts alternate with input tokens.
         parts = self._typable.split(text)
-        read = ([self._special[part]] if at % 2 else self._encode(model, part) for at, part in enumerate(parts) if part)
+        read = ([self._special[part]] if at % 2 else self._encode(split, part) for at, part in enumerate(parts) if part)
         return [token for ids in read for token in ids]
 
-    def _encode(self, model: SentencePieceModel, text: str) -> list[int]:
+    def _encode(self, split: Split, text: str) -> list[int]:
         code, text = self._split_code(text)
         ids = [] if not code or self._codes is None else [self._codes.get(code, self.unknown)]
-        return [*ids, *map(self._text.get, model.split(text), repeat(self.unknown))]
+        return [*ids, *map(self.text.get, split(text), repeat(self.unknown))]
 
-    def pieces(self, model: SentencePieceModel, text: str) -> list[str]:
+    def pieces(self, split: Split, text: str) -> list[str]:
         """Spell the tokens of a text, unknown ones as in it."""
         pieces: list[str] = []
         for at, part in enumerate([text] if self._typable is None else self._typable.split(text)):
             code, rest = ("", part) if at % 2 else self._split_code(part)
             pieces += [code] if code else []
             if rest:
-                pieces += [rest] if at % 2 else model.split(rest)
+                pieces += [rest] if at % 2 else split(rest)
         return pieces
 
     def _split_code(self, text: str) -> tuple[str, str]:
@@ -211,13 +256,9 @@ class _Vocabulary:
         end = text.index("<<") + len("<<")
         return text[:end], text[end:]
 
-    def check(self, side: str, size: int) -> None:
-        largest = max(self.spelling)
-        if largest >= size:
-            raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model's ids end at {size - 1}")
-
     def write(self, path: Path) -> None:
-        write_vocabulary(path, self._text | self._special)
+        """Write the id of every piece, for `read_vocabulary`."""
+        write_vocabulary(path, self.text | self._special)
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -234,6 +275,12 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         fault = error.errors()[0]
         where = f" at {'.'.join(map(str, fault['loc']))!r}" if fault["loc"] else ""
         raise ValueError(f"{path.name} is not a JSON object from piece to id: {fault['msg']}{where}") from error
+
+
+def read_vocabularies(description: MosesBPEDescription | PieceVocabularyDescription, folder: Path) -> dict[str, Any]:
+    """Read the vocabularies of a tokenizer, by the names of their fields."""
+    files = ((name, getattr(description, name)) for name in ("source_vocabulary", "target_vocabulary"))
+    return {name: read_vocabulary(folder / file) for name, file in files if file is not None}
 
 
 def write_vocabulary(path: Path, ids: Mapping[str, int]) -> None:

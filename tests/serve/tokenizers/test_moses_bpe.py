@@ -27,7 +27,8 @@ def make(codes: str = CODES, languages: tuple[str, str] = ("en", "en"), **argume
     vocabulary = {piece: number for number, piece in enumerate(PIECES)}
     defaults = {"source_vocabulary": vocabulary, "source_vocab_size": 20, "target_vocab_size": 20}
     settings = defaults | {"unknown": "<unk>", "special_tokens": ("</s>",)} | arguments
-    return MosesBPETokenizer(codes.encode(), languages=languages, **settings)  # type: ignore[arg-type]
+    source, target = languages
+    return MosesBPETokenizer(codes.encode(), source_language=source, target_language=target, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
         ({"codes": "a b c\n"}, "line 1 of the codes is no pair of symbols"),
         ({"codes": "#version: 0.3\n"}, "the codes have version '0.3'"),
         ({"unknown": "<none>"}, "the source vocabulary has no '<none>'"),
-        ({"target_vocab_size": 3}, "the target vocabulary has ids beyond the model's, which end at 2"),
+        ({"target_vocab_size": 3}, "the target vocabulary has ids up to 16, but the model's ids end at 2"),
     ],
 )
 def test_invalid_parts_are_refused(arguments: dict[str, str], message: str) -> None:

@@ -190,7 +190,8 @@ def _tokenizer(
                 target_vocab_size=model.target_vocabulary,
                 unknown=unknown,
                 special_tokens=special,
-                languages=(context.configured.source or "en", context.configured.target or "en"),
+                source_language=context.configured.source or "en",
+                target_language=context.configured.target or "en",
             )
         source_model, target_model = find_pieces(folder) if context.pieces is None else context.pieces
         return PieceVocabularyTokenizer(

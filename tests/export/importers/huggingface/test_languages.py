@@ -152,7 +152,7 @@ def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Make, kind:
         ("bart", "tokenizer.json", None, "is made of tokenizer.json, or vocab.json and merges.txt: neither is there"),
         ("marian", "vocab.json", b"[1, 2]", "vocab.json is not a JSON object from piece to id"),
         ("marian", "vocab.json", b'{"a": "b"}', "vocab.json is not a JSON object from piece to id: .* at 'a'"),
-        ("marian", "vocab.json", b'{"</s>": 0}', "the vocabulary has no '<unk>', the token of unknown pieces"),
+        ("marian", "vocab.json", b'{"</s>": 0}', "the source vocabulary has no '<unk>', the token of unknown pieces"),
         ("marian", "vocab.json", b'{"<unk>": 0}', "the tokenizer has no '</s>', the token that ends a sentence"),
         ("marian", "target.spm", b"nothing", "target.spm is not a SentencePiece model"),
         ("m2m100", "tokenizer_config.json", b"{", "tokenizer_config.json is not JSON"),
