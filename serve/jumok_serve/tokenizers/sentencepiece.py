@@ -1,10 +1,11 @@
 """SentencePiece's models and tokenizer, and what tokenizers share: ids that are checked, and text from pieces."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from sentencepiece import SentencePieceProcessor
 
@@ -86,6 +87,8 @@ def checked_ids(ids: Sequence[int], size: int) -> list[int]:
 
 MOST_BYTES = 256 * 2**20
 _SENTENCEPIECE = ForeignCode("SentencePiece")
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 TEXTS_PER_THREAD = 64
 """The library starts threads for every list of texts; starting one takes as long as reading 25 texts."""
@@ -122,7 +125,7 @@ class SentencePieceModel:
         except ForeignCodeError as exc:
             raise ValueError(f"{self.name} is not a SentencePiece model: {exc}") from exc
         self._processor = processor
-        self._pieces = _Pieces(processor)
+        self._piece = cache(partial(_spelled, processor))  # the library's look-up is slow
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the most likely pieces of ``text``."""
@@ -132,12 +135,7 @@ class SentencePieceModel:
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` several texts, large numbers on all cores."""
-        threads = _threads(len(texts))
-        if threads == 1:
-            return list(map(self.encode, texts))
-        with _SENTENCEPIECE:
-            ids: list[list[int]] = self._processor.EncodeAsIds(list(texts), num_threads=threads)
-        return ids
+        return _on_cores(self.encode, self._processor.EncodeAsIds, texts)
 
     def split(self, text: str) -> list[str]:
         """Return the most likely pieces of ``text``, unknown ones as in it."""
@@ -153,12 +151,7 @@ class SentencePieceModel:
 
     def decode_all(self, ids: Sequence[list[int]]) -> list[str]:
         """``decode`` several texts, large numbers on all cores."""
-        threads = _threads(len(ids))
-        if threads == 1:
-            return list(map(self.decode, ids))
-        with _SENTENCEPIECE:
-            texts: list[str] = self._processor.DecodeIds(list(ids), num_threads=threads)
-        return texts
+        return _on_cores(self.decode, self._processor.DecodeIds, ids)
 
     def join(self, pieces: list[str]) -> str:
         """Return the text of pieces; unknown pieces are copied."""
@@ -168,25 +161,29 @@ class SentencePieceModel:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces of ids; ``IndexError`` for an id over the vocabulary size."""
-        return [self._pieces[token] for token in ids]
+        return list(map(self._piece, ids))
 
 
-class _Pieces(dict[int, str]):
-    """Cache of the pieces of ids, because the library's look-up is slow."""
-
-    def __init__(self, processor: SentencePieceProcessor) -> None:
-        self._processor = processor
-
-    def __missing__(self, token: int) -> str:
-        [checked] = checked_ids([token], self._processor.GetPieceSize())
-        piece = self[checked] = str(self._processor.IdToPiece(checked))
-        return piece
+def _spelled(processor: SentencePieceProcessor, token: int) -> str:
+    """Return the piece of an id."""
+    [checked] = checked_ids([token], processor.GetPieceSize())
+    return str(processor.IdToPiece(checked))
 
 
-def _threads(texts: int) -> int:
-    """Return the number of threads for a number of texts."""
-    wanted = texts // TEXTS_PER_THREAD
-    return 1 if wanted <= 1 else min(wanted, len(os.sched_getaffinity(0)))
+def _on_cores(one: Callable[[_Given], _Made], several: Any, given: Sequence[_Given]) -> list[_Made]:
+    """Encode or decode texts, large numbers on all cores.
+
+    Args:
+        one: encodes or decodes one.
+        several: the library's function for several, with a number of threads.
+    """
+    wanted = len(given) // TEXTS_PER_THREAD
+    threads = 1 if wanted <= 1 else min(wanted, len(os.sched_getaffinity(0)))
+    if threads == 1:
+        return list(map(one, given))
+    with _SENTENCEPIECE:
+        made: list[_Made] = several(list(given), num_threads=threads)
+    return made
 
 
 class SentencePieceTokenizer(Tokenizer):
