@@ -15,14 +15,17 @@ MAX_TOKEN_LIST: Final = 4096
 _TOKEN: Final = OPTIONS["forced_first_token"]
 
 
+def _refused(name: str, problem: str) -> InvalidArgumentError:
+    """Make the error of an option; the problem goes on after its name."""
+    return InvalidArgumentError(f"{name} {problem}", field=f"options.{name}")
+
+
 def _integer(name: str, value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
+        raise _refused(name, f"must be a whole number, got {value!r}")
     option = OPTIONS.get(name, _TOKEN)
     if not option.least <= value <= option.most:
-        raise InvalidArgumentError(
-            f"{name} must be at least {option.least} and at most {option.most}, got {value}", field=f"options.{name}"
-        )
+        raise _refused(name, f"must be at least {option.least} and at most {option.most}, got {value}")
     return value
 
 
@@ -38,28 +41,26 @@ def _number(name: str, value: object) -> object:
         return float(value)
     else:
         problem = f"must be at least {option.least:g} and at most {option.most:g}"
-    raise InvalidArgumentError(f"{name} {problem}, got {value!r}{option.hint}", field=f"options.{name}")
+    raise _refused(name, f"{problem}, got {value!r}{option.hint}")
 
 
 def _flag(name: str, value: object) -> object:
     if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be True or False, got {value!r}", field=f"options.{name}")
+        raise _refused(name, f"must be True or False, got {value!r}")
     return value
 
 
 def _early_stopping(name: str, value: object) -> object:
     if not isinstance(value, bool) and value != "never":
-        raise InvalidArgumentError(f'{name} must be True, False or "never", got {value!r}', field=f"options.{name}")
+        raise _refused(name, f'must be True, False or "never", got {value!r}')
     return value
 
 
 def _tokens(name: str, value: object) -> object:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidArgumentError(f"{name} must be a sequence of token ids, got {value!r}", field=f"options.{name}")
+        raise _refused(name, f"must be a sequence of token ids, got {value!r}")
     if len(value) > MAX_TOKEN_LIST:
-        raise InvalidArgumentError(
-            f"{name} takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}", field=f"options.{name}"
-        )
+        raise _refused(name, f"takes at most {MAX_TOKEN_LIST} tokens, got {len(value)}")
     for token in value:
         _integer(name, token)
     unique = dict.fromkeys(value)
@@ -68,7 +69,7 @@ def _tokens(name: str, value: object) -> object:
 
 def _words(name: str, value: object) -> object:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not all(value):
-        raise InvalidArgumentError(f"{name} must be sequences of token ids, got {value!r}", field=f"options.{name}")
+        raise _refused(name, f"must be sequences of token ids, got {value!r}")
     for word in value:
         _tokens(name, word)
     return tuple(tuple(word) for word in value)
@@ -113,10 +114,10 @@ def check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whe
             field="options.beam_size",
         )
     if num_hypotheses is not None and num_hypotheses > beam_size and not samples:
-        raise InvalidArgumentError(
-            f"num_hypotheses must be at most beam_size, which is {beam_size}{whence}, got {num_hypotheses}; ask for a "
-            "larger beam_size too",
-            field="options.num_hypotheses",
+        raise _refused(
+            "num_hypotheses",
+            f"must be at most beam_size, which is {beam_size}{whence}, got {num_hypotheses}; ask for a larger "
+            "beam_size too",
         )
 
 
@@ -124,9 +125,7 @@ def check_lengths(min_length: int, max_length: int, *, described: str | None = N
     """Raise InvalidArgumentError for a least length above the most; ``described``: name of the most."""
     if min_length > max_length:
         described = described or f"max_length, which is {max_length}"
-        raise InvalidArgumentError(
-            f"min_length must be at most {described}, got {min_length}", field="options.min_length"
-        )
+        raise _refused("min_length", f"must be at most {described}, got {min_length}")
 
 
 MAX_BEAM_SIZE: Final = int(OPTIONS["beam_size"].most)
@@ -198,16 +197,14 @@ class SearchOptions:
         check_lengths(self.min_length, self.max_length)
         suppressed = set(self.suppress_tokens)
         if self.forced_first_token in suppressed:
-            raise InvalidArgumentError(
-                f"forced_first_token {self.forced_first_token} is suppressed at the same time; leave it out of "
-                "suppress_tokens",
-                field="options.forced_first_token",
+            raise _refused(
+                "forced_first_token",
+                f"{self.forced_first_token} is suppressed at the same time; leave it out of suppress_tokens",
             )
         for tokens, role in ((self.eos_ids, "end token"), (self.forced_last_tokens, "forced last token")):
             if tokens and suppressed.issuperset(tokens):
-                raise InvalidArgumentError(
-                    f"suppress_tokens hold every {role} ({', '.join(map(str, tokens))}): no translation could end",
-                    field="options.suppress_tokens",
+                raise _refused(
+                    "suppress_tokens", f"hold every {role} ({', '.join(map(str, tokens))}): no translation could end"
                 )
 
 
@@ -253,7 +250,7 @@ class DecodingOptions:
         if self.min_length is not None and self.max_length is not None:
             check_lengths(self.min_length, self.max_length)
         if self.end_tokens is not None and not self.end_tokens:
-            raise InvalidArgumentError("end_tokens must name at least one token", field="options.end_tokens")
+            raise _refused("end_tokens", "must name at least one token")
 
     @property
     def _sampling_options(self) -> list[str]:
@@ -336,18 +333,16 @@ class DecodingOptions:
     def _check_sampling(self, generation: GenerationDefaults) -> None:
         """Refuse sampling options if ``sample`` is False, except the model's own values."""
         if self.coverage_penalty and self._samples(generation):
-            raise InvalidArgumentError(
-                "coverage_penalty orders the hypotheses of a search, and samples have no order: leave it out, or leave "
-                "out sample and its options",
-                field="options.coverage_penalty",
+            raise _refused(
+                "coverage_penalty",
+                "orders the hypotheses of a search, and samples have no order: leave it out, or leave out "
+                "sample and its options",
             )
         if self.sample is not False:
             return
         for name in self._sampling_options:
             if name == "seed" or getattr(self, name) != getattr(generation, name):
-                raise InvalidArgumentError(
-                    f"{name} has no meaning without sampling: leave it out, or set sample", field=f"options.{name}"
-                )
+                raise _refused(name, "has no meaning without sampling: leave it out, or set sample")
 
     def _max_length(self, generation: GenerationDefaults, longest: int, prefix: Sequence[int]) -> int:
         remaining = longest - len(prefix)
@@ -360,9 +355,8 @@ class DecodingOptions:
         if self.max_length is None:
             return min(max(generation.max_length, self.min_length or 1), remaining)
         if self.max_length > remaining:
-            raise InvalidArgumentError(
-                f"max_length must be at most {remaining} with this model{_after(prefix)}, got {self.max_length}",
-                field="options.max_length",
+            raise _refused(
+                "max_length", f"must be at most {remaining} with this model{_after(prefix)}, got {self.max_length}"
             )
         return self.max_length
 
@@ -383,15 +377,14 @@ class DecodingOptions:
     def _check_written(self, never: Sequence[int]) -> None:
         """Refuse tokens that the model never writes."""
         if self.forced_first_token in never:
-            raise InvalidArgumentError(
-                f"forced_first_token {self.forced_first_token} is one that the model never writes: force another",
-                field="options.forced_first_token",
+            raise _refused(
+                "forced_first_token", f"{self.forced_first_token} is one that the model never writes: force another"
             )
         if self.end_tokens is not None and set(self.end_tokens) <= {*never}:
-            raise InvalidArgumentError(
-                f"end_tokens are such as the model never writes ({', '.join(map(str, self.end_tokens))}): no "
-                "translation could end; name another",
-                field="options.end_tokens",
+            raise _refused(
+                "end_tokens",
+                f"are such as the model never writes ({', '.join(map(str, self.end_tokens))}): no translation "
+                "could end; name another",
             )
 
 

@@ -25,7 +25,7 @@ class Branch(NamedTuple):
     first: int
     after: int
     selector: str
-    holes: tuple[Hole, ...]
+    holes: list[Hole]
     numbered: bool
 
 
@@ -38,7 +38,7 @@ class Message(NamedTuple):
     """
 
     text: str
-    branches: tuple[Branch, ...]
+    branches: Sequence[Branch]
 
     def written(self, parts: Sequence[Sequence[str | Hole]]) -> str:
         """Return the message with other texts.
@@ -102,23 +102,6 @@ _OFFSET: Final = re.compile(r"\s*+(?:offset\s*+:\s*+\d++)?")
 _SELECTOR: Final = re.compile(r"\s*+(?:(=\d++|[^\s{}=,'#]++)\s*+\{|\})")
 
 
-class _Open:
-    """A branch whose end is not read yet.
-
-    Attributes:
-        number: its number among the branches.
-        argument: place of the argument that it is in.
-    """
-
-    def __init__(self, number: int, first: int, selector: str, argument: int, numbered: bool) -> None:
-        self.number, self.first, self.selector = number, first, selector
-        self.argument, self.numbered = argument, numbered
-        self.holes = list[Hole]()
-
-    def closed(self, after: int) -> Branch:
-        return Branch(self.first, after, self.selector, tuple(self.holes), self.numbered)
-
-
 def parse_message(text: str) -> Message | None:
     """Parse a message of ICU's MessageFormat; None if it has no plural or select argument, an error, or is too long.
 
@@ -144,35 +127,38 @@ def _matched(found: re.Match[str] | None) -> re.Match[str]:
 
 
 class _Parser:
-    """Parser with a stack of its own: messages may be nested deeply."""
+    """Parser with a stack of its own: messages may be nested deeply.
+
+    Attributes:
+        branches: those that have begun.
+    """
 
     def __init__(self, text: str) -> None:
         self._text, self._position = text, 0
-        self._open = [_Open(0, 0, "", 0, False)]
-        self._closed = dict[int, Branch]()
+        self.branches = [Branch(0, len(text), "", [], numbered=False)]
+        self._open = [(0, 0)]  # numbers of branches without an end yet, and the places of their arguments
         while special := _SPECIAL.search(text, self._position):
             self._position = special.end()
             self._read(special)
         if len(self._open) > 1:
             raise _SyntaxError
-        self._closed[0] = self._open[0].closed(len(text))
-        self.branches = tuple(self._closed[number] for number in range(len(self._closed)))
 
     def _read(self, special: re.Match[str]) -> None:
-        mark, current = special[0], self._open[-1]
+        mark, (number, argument) = special[0], self._open[-1]
+        current = self.branches[number]
         if mark == "{":
             self._argument(special.start())
         elif mark == "}":
             if len(self._open) == 1:
                 raise _SyntaxError
             self._open.pop()
-            self._closed[current.number] = current.closed(special.start())
-            self._select(current.argument, current.numbered)
+            self.branches[number] = current._replace(after=special.start())
+            self._select(argument, current.numbered)
         elif mark.startswith("'#") and not current.numbered:
             self._position = special.start() + 1
         elif mark != "''" and (mark != "#" or current.numbered):
             kind = {"'": "quote", "#": "number", "{": "double_braces"}[mark[0]]
-            current.holes.append(Hole(*special.span(), kind))
+            self._add(Hole(*special.span(), kind))
 
     def _argument(self, first: int) -> None:
         argument = _matched(_ARGUMENT.match(self._text, first))
@@ -188,16 +174,19 @@ class _Parser:
         else:
             if has_style:
                 self._position = _matched(_STYLE.match(self._text, self._position)).end()
-            self._open[-1].holes.append(Hole(first, self._position, "braces"))
+            self._add(Hole(first, self._position, "braces"))
 
     def _select(self, argument: int, numbered: bool, *, first_branch: bool = False) -> None:
         """Open the next branch of an argument, or read the argument's end."""
         selector = _matched(_SELECTOR.match(self._text, self._position))
         self._position = selector.end()
         if selector[1] is not None:
-            number = len(self._closed) + len(self._open)
-            self._open.append(_Open(number, self._position, selector[1], argument, numbered))
+            self._open.append((len(self.branches), argument))
+            self.branches.append(Branch(self._position, -1, selector[1], [], numbered))
         elif first_branch:
             raise _SyntaxError
         else:
-            self._open[-1].holes.append(Hole(argument, self._position, "icu"))
+            self._add(Hole(argument, self._position, "icu"))
+
+    def _add(self, hole: Hole) -> None:
+        self.branches[self._open[-1][0]].holes.append(hole)

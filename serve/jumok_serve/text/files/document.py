@@ -126,12 +126,14 @@ class FileFormat:
         return replace(self, pieces=partial(self.pieces, **taken), entries=entries)
 
 
-def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
-    """Find the parts of a file; yields an empty piece after some of them, where reading may stop."""
+def in_steps(parts: Iterable[_Part]) -> Generator[str, None, list[_Part]]:
+    """Return the parts of a file; yields an empty piece after some of them, where reading may stop."""
+    found = list[_Part]()
     for number, part in enumerate(parts, start=1):
         found.append(part)
         if number % PARTS_PER_STEP == 0:
             yield ""
+    return found
 
 
 def refuse(line: int, problem: str) -> NoReturn:

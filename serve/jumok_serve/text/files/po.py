@@ -125,8 +125,7 @@ def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: a line is none of a PO file, a keyword comes too often or is missing, a translation has no
             text, or a charset is not Unicode.
     """
-    lines = list[str]()
-    yield from in_steps(lines_of(content), lines)
+    lines = yield from in_steps(lines_of(content))
     header, entry, index = _Header(), _Entry(), 0
     if plural_categories(language) == ("other",):
         header.singular = NO_FORM

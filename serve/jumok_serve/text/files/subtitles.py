@@ -50,8 +50,7 @@ def srt_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: wrong times, or text before the first cue.
     """
-    lines = list[str]()
-    yield from in_steps(_lines(content), lines)
+    lines = yield from in_steps(_lines(content))
     yield from _cues(lines, 0, _SRT)
 
 
@@ -61,8 +60,7 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no WEBVTT in the first line, or a cue without times, or with wrong ones.
     """
-    lines = list[str]()
-    yield from in_steps(_lines(content), lines)
+    lines = yield from in_steps(_lines(content))
     if re.match(r"WEBVTT(?:\s|$)", content) is None:
         first = shown(lines[0] if lines else "")
         refuse(1, f"the first line must be WEBVTT, got {first}: mend it, or give the format srt")

@@ -5,14 +5,13 @@ from typing import Final
 
 from jumok_proto.markup import MarkupRules
 from jumok_serve.text.files.document import TAGS, FileFormat, Piece, has_letters, in_steps, text_within
-from jumok_serve.text.markup.scanner import Kind, Token, scan
+from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import find_structure, separate_parents
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a document; a tag without a partner separates texts."""
-    tokens = list[Token]()
-    yield from in_steps(scan(content, html=True), tokens)
+    tokens = yield from in_steps(scan(content, html=True))
     structure = find_structure(tokens, "html", MarkupRules())
     known = bytearray(len(tokens))  # tags with a partner, and tokens that are not translated
     for start, end in structure.ends.items():

@@ -120,9 +120,8 @@ class Document:
 
 def read_document(content: str, root: str) -> Generator[str, None, tuple[Document, int]]:
     """Read a file, and return it with its outermost element."""
-    tokens = list[Token]()
     remedy = "convert the file, and change its first line"
-    yield from in_steps(read_of_xml(content, read_xml(content), remedy), tokens)
+    tokens = yield from in_steps(read_of_xml(content, read_xml(content), remedy))
     first = next((index for index, token in enumerate(tokens) if token.kind in {Kind.START, Kind.EMPTY}), None)
     if first is None or local(tokens[first]) != root:
         name = "none" if first is None else tokens[first].name[:MAX_SHOWN]
