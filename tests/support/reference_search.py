@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
-from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.search import FinishedHypothesis, Search
 from jumok_serve.search.step_arrays import best_continuations, best_of_each_row
 
 Scores = npt.NDArray[np.float64]

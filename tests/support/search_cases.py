@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.options import EarlyStopping
-from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import Search
 from jumok_serve.search.terms import NO_TERMS, Terms
 from tests.support.reference_search import START, StepFunction, toy_model
 

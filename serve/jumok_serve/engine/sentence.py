@@ -12,9 +12,8 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from jumok_proto.errors import DeadlineExceededError, JumokError
 from jumok_serve.engine.statistics import Cause, EngineCounters, Progress, Stage
 from jumok_serve.runtime.graphs import Integers
-from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.plan import SearchPlan
-from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.search import FinishedHypothesis, Search
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok_serve.search.greedy_sampling import GreedySampling, Search
+from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import BeamSearch
+from jumok_serve.search.search import BeamSearch, Search
 from jumok_serve.search.term_search import TermSearch
 from jumok_serve.search.terms import NO_TERMS, Terms
 

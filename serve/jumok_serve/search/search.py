@@ -1,7 +1,10 @@
-"""Beam search, and the contract of all searches."""
+"""Beam search, and what all searches share."""
+
+# ruff: noqa: D102 - the contract is documented once, in Search
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -64,19 +67,8 @@ _WrittenStep: TypeAlias = tuple[Sequence[int], Sequence[float], Sequence[int]]
 """Tokens, sums of token scores, and the rows that they continue, of one step."""
 
 
-class BeamSearch:
-    """Beam search as in Hugging Face's ``_beam_search``.
-
-    The beam size is K, and n is the number of EOS ids.
-
-    A step looks at the best (1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
-    reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
-    that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
-    `_stops` is the stopping rule, by `early_stopping`; `kernels/runtime/term_step.h` has it again, for terms.
-
-    K + n candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
-    most n candidates of a row are EOS, so its best K + n hold its best K that run on. (1 + n) * K continuations are
-    enough, because at most n * K of them end.
+class Search(ABC):
+    """The search for one sentence's translations: the contract of all searches, and what they share.
 
     Attributes of a search are the inputs of the next decoder step. `advance` takes in the outcome of the step, and
     changes them. Sequences belong to the search: read them before it advances, and do not change them. The attributes
@@ -96,44 +88,33 @@ class BeamSearch:
         constraints: constraints on this step's scores, or `NO_CONSTRAINTS`; shared, so read-only.
         draws: sampling parameters of each row, [K]; None without sampling.
         finished: True if only ``hypotheses`` is left to read.
+
+    Args:
+        prompt: start token and target prefix.
+        beam_size: rows of the sentence.
     """
 
-    def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
+    num_continuations = 0
+    num_candidates = 1
+    acts_on_logits = True
+    renormalizes = False
+    draws: list[Draw] | None = None
+
+    def __init__(self, options: SearchOptions, prompt: Sequence[int], beam_size: int) -> None:
         self.eos_ids = options.eos_ids
-        self.beam_size = options.beam_size
-        self.num_continuations = (1 + len(options.eos_ids)) * self.beam_size
-        # Biases may be added before one log-softmax instead of between two, which costs more. Factors may not.
-        self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
-        self.renormalizes = options.renormalize and not self.acts_on_logits
-        # Live rows come first, best first. At the first step only one is alive: K equal rows would make K equal
-        # hypotheses.
-        self.tokens: Sequence[int] = [prompt[0]] * self.beam_size
-        self.parents: Sequence[int] = [0] * self.beam_size
-        self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
-        self._sums: Sequence[float] = self.scores  # of token scores, by row
-        self._merits: Sequence[float] = self._sums  # what hypotheses are ranked by, before normalization; never rises
+        self.beam_size = beam_size
+        self.tokens: Sequence[int] = [prompt[0]] * beam_size
+        self.parents: Sequence[int] = [0] * beam_size
+        self.scores: Sequence[float] = [0.0] * beam_size
         self.position = 0
-        self.num_candidates = 1
         self.constraints = NO_CONSTRAINTS
-        self.draws = None
         self.finished = False
         self._options = options
-        self._eos_ids = frozenset(options.eos_ids)
         self._prompt = prompt
-        self._rules = rules_of(options, len(prompt), options.beam_size)
+        self._rules = rules_of(options, len(prompt), beam_size)
+        self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
         self._forced: tuple[int, ...] | None = None  # the only tokens that can come next
         self._next_change = len(prompt)  # length at which constraints may change
-        self._live_rows = 1
-        # Live rows with which steady steps begin, and ended hypotheses with which they stop.
-        self._least_live = self._most_steady = options.beam_size
-        self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
-        self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
-        self._enough_ended = self.beam_size  # that may end the search
-        # A coverage penalty chooses among hypotheses after the search, also those that end in its last step.
-        self._most_ended = 2 * self.beam_size if options.coverage_penalty else self.beam_size
-        self._ended: list[Ended] = []  # best first
-        if self._next_change == 1:
-            self._prepare_step()
 
     @property
     def boosts(self) -> Constraints:
@@ -144,14 +125,11 @@ class BeamSearch:
         return NO_CONSTRAINTS
 
     def _prepare_step(self) -> None:
+        """Find the constraints of the next step."""
         length = self.position + 1
         self._next_change = self._rules.next_change(length)
         self._forced = self._rules.forced(length)
-        if self._forced is None:
-            self.num_candidates = self.beam_size + len(self._options.eos_ids)
-            self.constraints = self._rules.at(length, self._histories)
-        else:
-            self.num_candidates, self.constraints = 1, NO_CONSTRAINTS
+        self.constraints = self._rules.at(length, self._histories) if self._forced is None else NO_CONSTRAINTS
 
     def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         """Take in the continuations that a step has found, [N].
@@ -174,11 +152,13 @@ class BeamSearch:
         if self.position < len(self._prompt):
             self.tokens = [self._prompt[self.position]] * self.beam_size
         else:
-            if self._forced is not None:
-                tokens, scores, rows = self._forced_continuations(self._forced)
-            self._write(tokens, scores, rows)
-        if not self.finished and self.position + 1 >= self._next_change:
+            self._take_in(tokens, scores, rows)
+        if not self.finished and (self.draws is not None or self.position + 1 >= self._next_change):
             self._prepare_step()
+
+    @abstractmethod
+    def _take_in(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        """Take in continuations after the prompt; see `advance`."""
 
     @property
     def steady_steps(self) -> int:
@@ -188,11 +168,10 @@ class BeamSearch:
         not 0) is alive and no EOS. Those are then the inputs of the step after, and ``catch_up`` may take in several
         such steps later.
         """
-        if self._live_rows < self._least_live or self._forced is not None or self.finished:
+        if self._forced is not None or self.finished or self.position + 1 < len(self._prompt):
             return 0
-        if self.position + 1 < len(self._prompt) or len(self._ended) >= self._most_steady:  # then the search may stop
-            return 0
-        return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
+        last = len(self._prompt) + self._options.max_length  # length at which the search may stop
+        return max(0, min(self._next_change, last) - self.position - 2)
 
     def native_rows(self) -> int:
         """Return the address of the ``TermRows`` that native steps advance; 0 without terms.
@@ -201,6 +180,7 @@ class BeamSearch:
         """
         return 0
 
+    @abstractmethod
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         """Take in steady steps as ``advance`` would, at most ``steady_steps``.
 
@@ -209,6 +189,80 @@ class BeamSearch:
             scores: sums of token scores, [steps, K].
             rows: the row that each token continues, [steps, K].
         """
+
+    @abstractmethod
+    def stable_tokens(self) -> list[int]:
+        """Return the tokens with which the best hypothesis will begin.
+
+        All rows and ended hypotheses that can still become the first have these tokens in common. The list never gets
+        shorter. Callable between any two steps.
+        """
+
+    @abstractmethod
+    def hypotheses(self) -> list[FinishedHypothesis]:
+        """Return the ``num_hypotheses`` results, or all with a coverage penalty: best first, or in order of drawing.
+
+        Constraints may leave fewer.
+
+        Raises:
+            RuntimeError: the search has not finished.
+        """
+
+
+class BeamSearch(Search):
+    """Beam search as in Hugging Face's ``_beam_search``.
+
+    The beam size is K, and n is the number of EOS ids.
+
+    A step looks at the best (1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
+    reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
+    that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
+    `_stops` is the stopping rule, by `early_stopping`; `kernels/runtime/term_step.h` has it again, for terms.
+
+    K + n candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
+    most n candidates of a row are EOS, so its best K + n hold its best K that run on. (1 + n) * K continuations are
+    enough, because at most n * K of them end.
+    """
+
+    def __init__(self, options: SearchOptions, prompt: Sequence[int]) -> None:
+        super().__init__(options, prompt, options.beam_size)
+        self.num_continuations = (1 + len(options.eos_ids)) * self.beam_size
+        # Biases may be added before one log-softmax instead of between two, which costs more. Factors may not.
+        self.acts_on_logits = options.renormalize and options.repetition_penalty == 1.0
+        self.renormalizes = options.renormalize and not self.acts_on_logits
+        # Live rows come first, best first. At the first step only one is alive: K equal rows would make K equal
+        # hypotheses.
+        self.scores = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
+        self._sums: Sequence[float] = self.scores  # of token scores, by row
+        self._merits: Sequence[float] = self._sums  # what hypotheses are ranked by, before normalization; never rises
+        self._eos_ids = frozenset(options.eos_ids)
+        self._live_rows = 1
+        # Live rows with which steady steps begin, and ended hypotheses with which they stop.
+        self._least_live = self._most_steady = options.beam_size
+        self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
+        self._enough_ended = self.beam_size  # that may end the search
+        # A coverage penalty chooses among hypotheses after the search, also those that end in its last step.
+        self._most_ended = 2 * self.beam_size if options.coverage_penalty else self.beam_size
+        self._ended: list[Ended] = []  # best first
+        if self._next_change == 1:
+            self._prepare_step()
+
+    def _prepare_step(self) -> None:
+        super()._prepare_step()
+        self.num_candidates = self.beam_size + len(self.eos_ids) if self._forced is None else 1
+
+    def _take_in(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        if self._forced is not None:
+            tokens, scores, rows = self._forced_continuations(self._forced)
+        self._write(tokens, scores, rows)
+
+    @property
+    def steady_steps(self) -> int:
+        if self._live_rows < self._least_live or len(self._ended) >= self._most_steady:  # then the search may stop
+            return 0
+        return super().steady_steps
+
+    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._steps[-1]
         self._sums = self.scores
@@ -310,11 +364,6 @@ class BeamSearch:
         return range(self._live_rows)
 
     def stable_tokens(self) -> list[int]:
-        """Return the tokens with which the best hypothesis will begin.
-
-        All rows and ended hypotheses that can still become the first have these tokens in common. The list never gets
-        shorter. Callable between any two steps.
-        """
         if self.finished:
             return list(self._trace(self._ended[0]).token_ids) if self._ended else []
         # Of the ended hypotheses only the best can win: their order is final.
@@ -347,13 +396,6 @@ class BeamSearch:
         return max(self._rank(row, length) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
-        """Return the ``num_hypotheses`` results, or all with a coverage penalty: best first, or in order of drawing.
-
-        Constraints may leave fewer.
-
-        Raises:
-            RuntimeError: the search has not finished.
-        """
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")
         count = None if self._options.coverage_penalty else self._options.num_hypotheses

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from jumok_serve.native import address, function, pointer
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, concatenate_constraints
-from jumok_serve.search.greedy_sampling import Search
-from jumok_serve.search.search import DEAD_SCORE
+from jumok_serve.search.search import DEAD_SCORE, Search
 from jumok_serve.search.terms import BOOST
 
 RING_STEPS = 64

@@ -1,6 +1,6 @@
 """Beam search in which every hypothesis contains given terms."""
 
-# ruff: noqa: D102 - the contract is documented once, in BeamSearch
+# ruff: noqa: D102 - the contract is documented once, in Search
 
 import math
 from collections.abc import Iterable, Sequence

@@ -11,9 +11,9 @@ import pytest
 from jumok_serve.native import library
 from jumok_serve.search import step_arrays
 from jumok_serve.search.constraints import Constraints, concatenate_constraints
-from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.options import Sampling
 from jumok_serve.search.plan import SearchPlan
+from jumok_serve.search.search import Search
 from jumok_serve.search.step_arrays import BatchSearch, Continuations, best_continuations, best_of_each_row
 from tests.serve.search.test_terms import random_terms
 from tests.support.reference_search import candidates, toy_model

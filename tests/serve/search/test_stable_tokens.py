@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jumok_serve.search.greedy_sampling import Search
 from jumok_serve.search.plan import SearchPlan
-from jumok_serve.search.search import FinishedHypothesis
+from jumok_serve.search.search import FinishedHypothesis, Search
 from jumok_serve.search.terms import options_with_terms
 from tests.serve.search.test_terms import random_terms
 from tests.support.files import THOROUGH
