@@ -160,7 +160,7 @@ class RuntimeSide:
 
     @cached_property
     def _selection(self) -> FusedSelection:
-        return FusedSelection(self._graphs.path("decoder"), threads=1)
+        return FusedSelection(self._graphs.sessions.path("decoder"), threads=1)
 
     def select(self, selection: Selection) -> tuple[Integers, Floats]:
         """Best candidates of every row: token ids and running scores [R, C]."""

@@ -88,7 +88,7 @@ class Replica:
         self._thread.join()
 
     def _run(self) -> None:
-        self._graphs.placement.place_caller()
+        self._graphs.sessions.placement.place_caller()
         while True:
             try:
                 self._serve()
@@ -149,7 +149,7 @@ class Replica:
         """Run the next step with these graphs."""
         if graphs is not self._graphs:
             self._graphs = graphs
-            graphs.placement.place_caller()
+            graphs.sessions.placement.place_caller()
 
     def _break_down(self, error: BaseException) -> int:
         """Fail all sentences because of an unexpected error; return their number."""

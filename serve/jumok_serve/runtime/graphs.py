@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from jumok_serve.runtime.graph_checks.contract import contract_problems
 from jumok_serve.runtime.sessions import (
     GraphFolder,
     GraphSessions,
-    ThreadPlacement,
     output_spec,
     products_saturate,
 )
@@ -83,6 +81,7 @@ class Graphs:
 
     Attributes:
         native: True if native operators decode.
+        sessions: sessions of the graphs.
         vocabulary: target tokens, V.
         memory_specs: the decoder's inputs `memory.*`.
         state_specs: the decoder's inputs `state.*`.
@@ -142,31 +141,22 @@ class Graphs:
         self._device_id = (device.name, 0) if device.own_memory else None
         self.packed = packed
         self.few: Graphs | None = None
-        self._sessions = open_sessions(
+        self.sessions = open_sessions(
             bundle, graphs, variant.weights, device=device, threads=threads, packed=packed, native=self.native
         )
-        encoded = self._sessions.encoded
+        encoded = self.sessions.encoded
         self._encoded = None if encoded is None else EncodedSources(encoded)
-
-    @property
-    def placement(self) -> ThreadPlacement:
-        """Cores of the threads."""
-        return self._sessions.placement
-
-    def path(self, name: str) -> Path:
-        """The file of the graph with a role."""
-        return self._sessions.path(name)
 
     def with_threads(self, threads: int, roles: Sequence[str] = ("encoder", "decoder")) -> "Graphs":
         """The same graphs; those with some roles use another number of threads."""
         other = copy.copy(self)
         other.few = None
-        other._sessions = self._sessions.with_threads(threads, roles)
+        other.sessions = self.sessions.with_threads(threads, roles)
         return other
 
     def unload(self, name: str) -> None:
         """Close the session of a graph outside the step loop; its next use loads it again."""
-        self._sessions.close(name)
+        self.sessions.close(name)
         if name == "aligner" and self._encoded is not None:
             self._encoded.clear()
 
@@ -185,7 +175,7 @@ class Graphs:
         keeping = self._encoded if self._encoded is not None and self._encoded.wanted else None
         if keeping is not None:
             names.append(keeping.tensor.encoder)
-        outputs = run_once(self._sessions.opened["encoder"], names, feeds, self._device_id)
+        outputs = run_once(self.sessions.opened["encoder"], names, feeds, self._device_id)
         named = dict(zip(names, outputs, strict=True))
         if keeping is not None:
             keeping.keep(source_ids, source_lengths, named[keeping.tensor.encoder].numpy())
@@ -201,7 +191,7 @@ class Graphs:
             tokens: token ids in the order of the columns, [U].
         """
         names = [spec.name for spec in self._graphs["projection"].outputs]
-        weights = run_once(self._sessions.opened["projection"], names, {"tokens": as_value(tokens)})
+        weights = run_once(self.sessions.opened["projection"], names, {"tokens": as_value(tokens)})
         gathered = dict(zip(names, weights, strict=True))
         return gathered | self._saturates
 
@@ -217,7 +207,7 @@ class Graphs:
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if self._device_id is None:
             return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
-        opened = self._sessions.opened  # without specs there are no such graphs
+        opened = self.sessions.opened  # without specs there are no such graphs
         grow, write = (opened.get(f"{kind}_{what}") for what in ("grow", "write"))
         return DeviceSlots(specs, axis, device_id=self._device_id, grow=grow, write=write)
 
@@ -225,7 +215,7 @@ class Graphs:
         """A new binding of the decoder for steps of R rows, with nothing bound."""
         if self.few is not None and rows <= FEW_ROWS:
             return self.few.bind_decoder(rows)
-        return Binding(self._sessions.opened["decoder"], self._device_id)
+        return Binding(self.sessions.opened["decoder"], self._device_id)
 
     def sample(
         self,
@@ -259,7 +249,7 @@ class Graphs:
             "uniform": np.array(uniform, np.float32),
         }
         feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
-        tokens, totals = run_once(self._sessions.opened["sampler"], ["tokens", "totals"], feeds)
+        tokens, totals = run_once(self.sessions.opened["sampler"], ["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
     def score(self, pairs: Pairs) -> Floats:
@@ -286,7 +276,7 @@ class Graphs:
         Only the part of the aligner runs that these layers depend on, and no encoder for the sources of the last
         searches.
         """
-        session = self._sessions.on_demand("aligner", layers)
+        session = self.sessions.on_demand("aligner", layers)
         names = [output.name for output in session.get_outputs()]
         if (whole := ATTENTION_OUTPUTS["cross"]) in names:  # a graph without such a part
             found: Floats = self._run_targets("aligner", [whole], pairs)[0][:, list(layers)]
@@ -302,12 +292,12 @@ class Graphs:
         """Compute the encoded source that the part of an aligner reads, [B, S, W]."""
         assert self._encoded is not None
         feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
-        (value,) = run_once(self._sessions.opened["encoder"], [self._encoded.tensor.encoder], feeds)
+        (value,) = run_once(self.sessions.opened["encoder"], [self._encoded.tensor.encoder], feeds)
         encoded: Encoded = value.numpy()
         return encoded
 
     def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
-        values = run_once(self._sessions.on_demand(graph), outputs, self._feeds(graph, pairs._asdict()))
+        values = run_once(self.sessions.on_demand(graph), outputs, self._feeds(graph, pairs._asdict()))
         return [value.numpy() for value in values]
 
     def _feeds(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:

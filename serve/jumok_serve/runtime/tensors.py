@@ -489,6 +489,7 @@ class KVCache:
         buffers: the given buffers, which the decoder writes into.
         visible: True if a row sees an entry, [slots, K, E]. Another array after the buffers have grown.
         entries: the entries that native code chose last, [slots, K].
+        entries_address: its address, for native code.
         entry_positions: position of the token in each entry, [slots, E].
     """
 
@@ -503,12 +504,7 @@ class KVCache:
         self._rows: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)  # [slots, K]: slot * K + row
         self._slots = 0  # in use
         self._native = function("jumok_place", _PLACE_ARGUMENTS)
-        self._addresses = 0, 0  # of `visible` and `entries`
-
-    @property
-    def entries_address(self) -> int:
-        """The address of `entries`, for native code."""
-        return self._addresses[1]
+        self._visible_address = self.entries_address = 0
 
     def join(self, slots: Sequence[int]) -> None:
         """Empty some slots for new sentences."""
@@ -541,8 +537,8 @@ class KVCache:
         else:
             entries = self.entries[:slots]
             last = self._native(
-                *(self._addresses[0], *inputs.addresses[1:3]),
-                *(slots, self._beam_size, size, self._addresses[1]),
+                *(self._visible_address, *inputs.addresses[1:3]),
+                *(slots, self._beam_size, size, self.entries_address),
             )
         if last >= size:
             self._reserve(slots, last + 1)
@@ -573,7 +569,7 @@ class KVCache:
         self._rows = np.arange(capacity * beam_size).reshape(capacity, beam_size)
         self.entry_positions = _resized(self.entry_positions, self._slots, (capacity, length))
         self.entries = _resized(self.entries, self._slots, (capacity, beam_size))
-        self._addresses = address(self.visible), address(self.entries)
+        self._visible_address, self.entries_address = address(self.visible), address(self.entries)
 
 
 def _end(visible: NDArray[np.bool_]) -> int:

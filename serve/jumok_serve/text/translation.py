@@ -53,16 +53,16 @@ class Sentences:
         kept: text before, between and after their translations, [n + 1].
         cut: sentences that were too long and are several sources.
         read: the text.
-        placeholders: those of each sentence, with places in it, [n]; empty: the text has none.
+        placeholders: those of each sentence, with places in it, [n].
         branches: sentences of the other branches of a message.
     """
 
     sources: tuple[Source, ...]
     places: tuple[tuple[int, int], ...]
     kept: tuple[str, ...]
-    cut: tuple[str, ...] = ()
-    read: ReadText = ReadText("")  # noqa: RUF009 - frozen
-    placeholders: tuple[tuple[Placeholder, ...], ...] = ()
+    cut: tuple[str, ...]
+    read: ReadText
+    placeholders: tuple[tuple[Placeholder, ...], ...]
     branches: "tuple[Sentences, ...]" = ()
 
     @property
@@ -73,7 +73,7 @@ class Sentences:
     @property
     def all_kept(self) -> list[list[Kept]]:
         """Places of the placeholders of all sources."""
-        found = [one for part in (self, *self.branches) for one in part.placeholders or [()] * len(part.sources)]
+        found = (one for part in (self, *self.branches) for one in part.placeholders)
         return [[one.place for one in of_source] for of_source in found]
 
     def text_of(self, number: int) -> str:
@@ -196,8 +196,8 @@ class PendingTexts:
 
     def _is_spliced(self, part: Sentences, number: int) -> bool:
         """True if a sentence's translation may be changed after the search."""
-        has_some = bool(part.placeholders and part.placeholders[number])
-        return has_some or (self.keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number)))
+        has_sign = self.keeps_percentages and not PERCENT_SIGNS.isdisjoint(part.text_of(number))
+        return has_sign or bool(part.placeholders[number])
 
     def by_text(self) -> "list[PendingTexts]":
         """Return the translation of each text alone."""
@@ -246,8 +246,7 @@ class PendingTexts:
             target = text
         prefix = self.prefixes[index] if sentences is self.texts[index].blocks[0] and number == 0 else ""
         begin = len(prefix) if target.startswith(prefix) else 0
-        placeholders = sentences.placeholders[number] if sentences.placeholders else ()
-        return Splicing(text, placeholders, target, begin, percentages=self.keeps_percentages)
+        return Splicing(text, sentences.placeholders[number], target, begin, percentages=self.keeps_percentages)
 
     def collect(self) -> list[Translation]:
         """See `Pending`."""
@@ -346,7 +345,7 @@ class PendingTexts:
                 )
                 forms = [WrittenForm(*span, block.written[number]) for span, number in placed]
                 written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms=forms)
-            elif sentences.placeholders:
+            elif sentences.read.placeholders:
                 joined = _in_given(joined, sentences.read)
             blocks.append(joined)
             first += len(sentences.all_sources)
@@ -523,14 +522,22 @@ def submit_texts(
         reader = PlaceholderReader(parameters.placeholders, model.stand_ins(model.direction(parameters)))
     documents: Sequence[Document | None] = [None] * len(texts)
     if parameters.markup is not None:
-        _check_markup(parameters, target_prefixes)
+        if any(target_prefixes or ()):
+            raise InvalidArgumentError(
+                "target prefixes have no tags: leave them out with markup", field="target_prefixes"
+            )
+        reason, attention = "tags are put into the best translation", "a text without tags: leave it out with markup"
+        _check_options(parameters, "with markup", reason, attention)
         target_prefixes = None
         documents = parsed = [read_document(text, index, parameters, reader) for index, text in enumerate(texts)]
         inside = any(needs_alignment(block) for document in parsed for block in document.blocks)
         if inside and not model.teacher_forcing.can_align:
             raise AttentionUnavailableError.of(model.manifest.name)
     if parameters.in_parts:
-        parameters = _one_hypothesis(parameters)
+        reason = "the text is made of the best of each sentence"
+        attention = "one sentence: split texts yourself, or set split_sentences to False"
+        _check_options(parameters, "if sentences are split", reason, attention)
+        parameters = replace(parameters, options=_with_one_hypothesis(parameters.options))
     direction, options = check_parameters(model, parameters)
     annotated = _annotated(model.inputs, engine, direction, parameters, texts=texts, documents=documents, reader=reader)
     counts = [text.num_sources for text in annotated]
@@ -570,7 +577,7 @@ def submit_texts(
 
 def _read_prefix(prefix: str | None, sentences: Sentences) -> str | None:
     """Return the beginning of a translation with what the model reads in place of its first sentence's placeholders."""
-    if prefix and sentences.placeholders:
+    if prefix:
         text = sentences.text_of(0)
         for one in sentences.placeholders[0]:
             prefix = prefix.replace(one.content, text[one.start : one.end], 1)
@@ -751,7 +758,7 @@ def read_sentences(
                 tuple(kept),
                 tuple(cut_sentences),
                 whole,
-                tuple(whole.within(*place) for place in places) if whole.placeholders else (),
+                tuple(whole.within(*place) for place in places),
             )
         )
     return found
@@ -765,40 +772,19 @@ def is_text(text: object) -> bool:
         return False
 
 
-def _check_markup(parameters: TranslationParameters, target_prefixes: Sequence[str | None] | None) -> None:
-    """Refuse what texts with markup cannot have."""
-    if any(target_prefixes or ()):
-        raise InvalidArgumentError("target prefixes have no tags: leave them out with markup", field="target_prefixes")
-    if parameters.attention:
-        raise InvalidArgumentError(
-            "attention is that of a text without tags: leave it out with markup", field="attention"
-        )
+def _check_options(parameters: TranslationParameters, condition: str, reason: str, attention: str) -> None:
+    """Refuse what a translation that is made of several parts cannot have.
+
+    Args:
+        condition, reason: when and why there is one hypothesis.
+        attention: what attention is of, and the way out.
+    """
     if (hypotheses := parameters.options.num_hypotheses or 1) > 1:
         raise InvalidArgumentError(
-            f"num_hypotheses must be 1 with markup, got {hypotheses}: tags are put into the best translation",
-            field="options.num_hypotheses",
-        )
-
-
-def _one_hypothesis(parameters: TranslationParameters) -> TranslationParameters:
-    """Return parameters with one hypothesis, whatever the model's default is.
-
-    Raises:
-        InvalidArgumentError: several are requested, or attention.
-    """
-    hypotheses = parameters.options.num_hypotheses or 1
-    if hypotheses > 1:
-        raise InvalidArgumentError(
-            f"num_hypotheses must be 1 if sentences are split, got {hypotheses}: the text is made of the best of each "
-            "sentence",
-            field="options.num_hypotheses",
+            f"num_hypotheses must be 1 {condition}, got {hypotheses}: {reason}", field="options.num_hypotheses"
         )
     if parameters.attention:
-        raise InvalidArgumentError(
-            "attention is that of one sentence: split texts yourself, or set split_sentences to False",
-            field="attention",
-        )
-    return replace(parameters, options=_with_one_hypothesis(parameters.options))
+        raise InvalidArgumentError(f"attention is that of {attention}", field="attention")
 
 
 @lru_cache(16)
