@@ -38,10 +38,12 @@ _NAMES: Final = {
     "|ttf|txt|vtt|wasm|wav|webp|woff2?|xcu|xhtml|xlf|xliff|xlsx?|xml|xsd|xslt?|ya?ml|zip",
     "DATE": r"(?:\d{1,2}\.\d{1,2}\.(?:\d\d){1,2}|(?:1[89]|20)\d\d\.\d{1,2}\.\d{1,2})",
     "DOMAIN": "app|ch|cn|com|de|dev|edu|eu|fr|gov|info|io|jp|kr|net|nl|org|pl|ru|uk",
-    "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?",
+    "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?|[kcm]m|[kmµ]g|[mnµ]s|km/h|°[CF]",
+    "FIXED": "[\u00a0\u202f]|&(?:nbsp|#160);",  # spaces at which no line is broken
     "GLUED": "em|pt|dpi|ppi|[mnµ]s|p|[mk]?[VWA]|dB|[ckmn]m",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
+    "LINK": r"\]\((?:[^()\n]|\([^()\n]{0,100}+\)){1,500}\)",
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
     # ISO C's conversion up to its letter; without a space among the flags, and with one and with an argument's name.
     "CONVERSION": _CONVERSION,
@@ -117,8 +119,13 @@ RULES: Final = (
         "</",
         r"</?(?:(?i:⟨TAG⟩)|[a-z]{1,20}+[-:]?\w{0,20}+|\d{1,3}+)⟨ATTRIBUTES⟩>",
     ),
-    # BBCode
-    Rule("element", r"\[/", r"\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?\]"),
+    # BBCode; CommonMark, links and code spans; Foundation, automatic grammar agreement
+    Rule(
+        "element",
+        r"\[/|\]\(|`",
+        r"[!^]?\[(?=[^\[\]\n]{1,200}+⟨LINK⟩)|(?<=[^\[\s])⟨LINK⟩|\[/?(?i:⟨BB⟩)(?:=[^\[\]\s]{1,500}+)?\]"
+        r"|(?<!`)`(?=\S)[^`'\n]{1,200}+`(?!`)",
+    ),
     # Weblate's machinery; what callers of translation services write
     Rule(
         "mask",
@@ -141,14 +148,15 @@ RULES: Final = (
     # RFC 1034, names
     Rule(
         "url",
-        r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?(?:/⟨URL⟩|/)?",
+        r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)|localhost:",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?(?:/⟨URL⟩|/)?"
+        r"|(?<![\w.@/-])localhost:\d{1,5}+(?:/⟨URL⟩|/)?",
     ),
     # POSIX, pathnames; Windows, naming files
     Rule(
         "path",
         r"[/\\]",
-        r"(?:(?<![\w./:$%}<-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
+        r"(?:(?<![\w./:$%}<-])(?:~|\.\.?)|(?<![\w$])\$(?:\{?[A-Za-z_]⟨W⟩{0,60}+\}?|\([^()\s]{1,60}+\))(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
         r"(?:[/\\]⟨FILE⟩){1,40}[/\\]?"
         r"|(?<![\w./:~<%})-])(?:(?:/⟨FILE⟩){2,40}/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
         r"|tmp|usr|var)(?!⟨W⟩)/?)"
@@ -173,14 +181,14 @@ RULES: Final = (
         "braces",
         r"\{",
         r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}\}"
-        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
+        r"|\{\s?(?:[A-Z]{2,20}+\([^(){}\n]{1,100}+\)|\"[^\"{}\n]{0,60}+\")\s?\}|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
         r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300})?)\}",
     ),
     # POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows
     Rule(
         "percent",
         "%",
-        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%(?:\d{1,3}+\$)?#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|(?:(?<=\})|(?<=%[1-9dfsu@])|(?<=\$[dfsu@]))%(?![\w{(])|(?<!\w)0[xX](?=%)|%(?:\d{1,3}+\$)?#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
         r"|%[-+#0]{0,5}+\d{0,9}+<PRI\w{1,20}+>|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
         r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?",
     ),
@@ -201,14 +209,15 @@ RULES: Final = (
     # Laravel, localization; shortcodes of emoji
     Rule(
         "variable",
-        ":",
-        r"(?<![^\s(\"'\[>/|#⟨B⟩]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|:)",
+        r":|\[\d{1,9},",
+        r"(?<![^\s(\"'\[>/|#⟨B⟩]):(?:(?:[A-Za-z][a-z0-9_]{1,40}+|[A-Z][A-Z0-9_]{2,40}+):?|\+1:|-1:)(?!⟨W⟩|:)"
+        r"|\[\d{1,9},\s?(?:\d{1,9}|\*|Inf)[\[\]]",
     ),
     # HTML, character references; XML 1.0, 4.1; Unicode, 23.2, marks of direction
     Rule(
         "entity",
         "[&⟨B⟩]",
-        r"&(?:#\d{1,7}+|#[xX][0-9A-Fa-f]{1,6}+|[A-Za-z][\w.-]{1,31}+);|[⟨B⟩]",
+        r"&lt;/?(?i:⟨TAG⟩)&gt;|&(?:#\d{1,7}+|#[xX][0-9A-Fa-f]{1,6}+|[A-Za-z][\w.-]{1,31}+);|[⟨B⟩]",
     ),
     # RFC 3986
     Rule(
@@ -220,13 +229,13 @@ RULES: Final = (
     Rule(
         "email",
         "@",
-        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
+        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})(?::[\w./~-]{1,200}\.git(?!⟨W⟩))?",
     ),
     # Mastodon, GitHub, npm
     Rule(
         "mention",
         "@",
-        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8})?",
+        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}(?:@\d⟨W⟩{0,9}(?:[-.]⟨W⟩{1,20}+){0,8})?)?",
     ),
     # what services take for hashtags; CSS colours
     Rule(
@@ -234,18 +243,22 @@ RULES: Final = (
         "#",
         r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|(?!\d{1,4}+(?:st|nd|rd|th)\b)\d{0,4}+[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
     ),
-    # Semantic Versioning; PEP 440
+    # Semantic Versioning; PEP 440; RFC 9562, UUIDs
     Rule(
         "version",
-        r"\d\.\d|v\d",
+        r"\d\.\d|v\d|-[0-9A-Fa-f]{12}",
+        r"(?<!\w)[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?!⟨W⟩)|"
         r"(?<![\w.,])(?:[vV](?:\d{1,9}+\.){0,4}\d{1,9}+|(?!⟨DATE⟩(?!\.?\d))(?!\d{1,3}(?:\.\d{3}){2,9}(?!\.?\d))(?:\d{1,9}+\.){2,4}\d{1,9}+)"
         r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3}|/\d{1,3})?(?!⟨W⟩|[.,]\d)",
     ),
     # IEC 80000-13; CSS
     Rule(
         "unit",
-        r"\d(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:⟨GLUED⟩))",
-        r"(?<![\w.,])\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?(?:⟨UNIT⟩|⟨GLUED⟩))(?!⟨W⟩)",
+        r"[\d}dfsug@](?:(?: |⟨FIXED⟩)?(?:⟨UNIT⟩)|(?:⟨GLUED⟩))|\d(?:⟨FIXED⟩|[x\u00d7]\d)",
+        r"(?<![\w.,])(?:\d{1,9}+(?:[ \u00a0]?(?:⟨UNIT⟩)|(?:\.\d{1,3}+)?(?:⟨UNIT⟩|⟨GLUED⟩))|\d{3,5}+[x\u00d7]\d{3,5}+"
+        r"|\d{1,9}+(?:[.,]\d{1,9}+|(?:⟨FIXED⟩)\d{3}(?!\d)){0,5}(?:⟨FIXED⟩)(?:[%€$£¥₩°]|(?:⟨UNIT⟩|⟨GLUED⟩)(?!⟨W⟩))"
+        r"|\d{1,3}(?:(?:⟨FIXED⟩)\d{3}(?!\d)){1,5})(?!⟨W⟩)"
+        r"|(?:(?<=\})|(?<=[%$][dfsug@])|(?<=\.\df))(?: |⟨FIXED⟩)?(?:⟨UNIT⟩)(?!⟨W⟩)",
     ),
     # C, JSON, LaTeX
     Rule(
@@ -269,7 +282,7 @@ _FLAGS: Final = {
     "tilde": "lisp scheme",
 }
 """Flags of a catalogue by kind, without `-format`: those that default kinds suit, and others than those of printf."""
-_ANY: Final = re.compile(rf"[%{{<\[⟦$@/\\&#_~{BIDI}]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d|(?<!\w)-[A-Za-z]")
+_ANY: Final = re.compile(rf"[%{{<\[⟦$@/\\&#_~`{BIDI}]|XX|--|[.:][\w+-]|\d[ \u00a0\u202f\w]|[vV]\d|(?<!\w)-[A-Za-z]")
 """Found in every text with a hole; most texts are done after this search."""
 
 
