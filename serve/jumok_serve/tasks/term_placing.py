@@ -25,7 +25,7 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
-KOREAN_LEAST_ATTENTION: Final = 0.05
+KOREAN_LEAST_ATTENTION: Final = 0.04
 """The same in Korean, whose nouns attend to the article of the source too."""
 SHARE: Final = 0.7
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
@@ -55,6 +55,12 @@ _PARTICLE: Final = re.compile(
     + "|(?<=들))$"
 )
 
+_NO_NOUN: Final = re.compile(
+    "또는|및|그리고|이|그|저|각|이러한|그러한|이런|다른|모든|어떤|여러|수|것[은이을]?|때|대한|대해|위한|위해"
+    "|따라|통해|다음과?|같은|같이|경우(?:에만)?|있는|없는|[있없]습니다|합니다|됩니다|입니다|하는|하지|않은"
+    "|않는|않습니다|사용하여|가능한|반드시|바로|더|가장"
+)
+"""Korean words that translate no noun."""
 _LETTERS: Final = re.compile(r"\w*")
 
 
@@ -218,7 +224,8 @@ class TermPlacing:
         spelled = self.tokenizer.tokens(ids)
         joined = self._joined(ids, spelled)
         text = self.tokenizer.decode(ids)
-        within = {place for first, after in words(text) if text[first].isalnum() for place in range(first, after)}
+        nouns = [place for place in words(text) if text[place[0]].isalnum() and not _NO_NOUN.fullmatch(text, *place)]
+        within = {place for first, after in nouns for place in range(first, after)}
         signs = [
             bool(one.strip(SPACES)) and first < after and within.isdisjoint(range(first, after))
             for one, (first, after) in zip(spelled, token_places(spelled, text), strict=True)
@@ -319,7 +326,7 @@ def _claim(
         attention: of each token to the term, [T].
         joined: True for tokens that continue the word before them, [T].
         taken: True for tokens that other terms replace or are, [T].
-        signs: True for signs and Korean particles, which are replaced only beside words, [T].
+        signs: True for signs, Korean particles and words that are no nouns, which are replaced only beside words, [T].
         least: see `LEAST_ATTENTION`.
         share: see `SHARE`.
     """

@@ -37,6 +37,7 @@ CASES: dict[str, list[tuple[str, dict[str, str | list[str]], str]]] = {
         ('Double-click the "First Page" style.', {"style": "양식"}, "양식을 더블"),
         ("End text lines with CR+LF", {"text": "글월", "lines": "줄"}, "^글월.* 줄"),
         ("Lets you access commands.", {"access": "접속"}, "접속할"),
+        ("Cannot delete the before-first or after-last row.", {"row": "줄"}, "또는 이후의 줄을"),  # a conjunction stays
     ],
 }
 REPLACED = {

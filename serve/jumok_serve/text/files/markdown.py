@@ -617,8 +617,10 @@ class _Writer:
 
     def _opening(self, index: int) -> str:
         before = (self._out[-1][-1:] if self._out else "") or " "
-        nested = before == "*" or any(mark[0] == "*" for _, mark in self._opened)
-        mark = ("_" if nested else "*") * _SPANS[self._parts[index].kind]
+        around = {mark[0] for _, mark in self._opened}
+        mark = ("_" if "*" in around or (before == "*" and "_" not in around) else "*") * _SPANS[
+            self._parts[index].kind
+        ]
         if self._needs_entity(self._behind(index), before, mark) and self._parts[index - 1].kind == "Plain":
             self._out[-1] = f"{self._out[-1][:-1]}&#{ord(before)};"
         return mark

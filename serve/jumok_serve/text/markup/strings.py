@@ -21,6 +21,8 @@ _SPACE: Final = re.compile(r"[ \t\r\n\f]++")
 _NUMBERED: Final = re.compile(r"<(/?)(\d{1,4})[ ]?(/?)>")
 _ENTITY: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 _ICU: Final = re.compile(r"\{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,")
+_OPENED: Final = re.compile(r"<(?=[A-Za-z/!?])")
+"""In text: of a tag without an end, which could be that of a tag behind it."""
 _EMPTY: Final = frozenset({"br", "hr", "wbr"})
 """Elements that need no slash to be taken as elements without content."""
 _ADDRESS: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|mailto:|tel:|data:)[!-~]+")
@@ -116,7 +118,7 @@ class Markup:
         return "".join((*parts, self._plain(text[done:])))
 
     def _plain(self, text: str) -> str:
-        escaped = text if self.is_html else text.replace("&", "&amp;").replace("<", "&lt;")
+        escaped = _OPENED.sub(mark("<"), text) if self.is_html else text.replace("&", "&amp;").replace("<", "&lt;")
         return _SPACE.sub(_broken, escaped) if self.breaks else escaped
 
     def written(self, translation: str) -> str:

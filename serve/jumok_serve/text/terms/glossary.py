@@ -174,7 +174,7 @@ MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
 
 
-_MARK: Final = re.compile(rf"[%~<>\[\]_⟦⟧{{}}$@/\\:&#{BIDI}]|\d+|--|(?<![^\W_])-[A-Za-z]|\.\w|XX|[Ww]ww")
+_MARK: Final = re.compile(rf"[%~<>\[\]_`⟦⟧{{}}$@/\\:&#{BIDI}]|\d+|--|(?<![^\W_])-[A-Za-z]|\.\w|XX|[Ww]ww")
 """What every placeholder has, and most sentences do not."""
 
 

@@ -108,6 +108,7 @@ def test_texts_of_a_page() -> None:
         ("2 * 3 * four", "2 * 3 * 말"),
         ("snake_case_name and _em_", "말_말_말 말 _말_"),
         ("**a *b* c**", "**말 *말* 말**"),
+        (r"***\**a** b", r"\*\*_\**말*_ 말"),
         ("AT&T &nbsp; <x", "말&말 &nbsp; <말"),
         (r"a \* &lt;b> &copy; &amp; \_c", r"말 \* &lt;말> &copy; &amp; \_말"),
         ("a `b c` ``d`e``", "말 `b c` ``d`e``"),

@@ -4,7 +4,7 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jumok_serve.tasks.word_alignment import Pair, words
@@ -50,6 +50,8 @@ PARTS = st.sampled_from(["a", "dog ", "&amp;", "&", " ", "\n", "\t", "<", ">", "
 
 
 @given(st.lists(PARTS, max_size=10).map("".join), st.booleans())
+@example("<br/><a\n", False)
+@example("<b>a</b> <c\n <d>", False)
 @made
 def test_a_string_comes_back_from_its_html(text: str, holes: bool) -> None:
     markup = Markup(text, re.compile(r"\$t\(\w\)") if holes else None)
