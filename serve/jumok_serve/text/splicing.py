@@ -22,8 +22,8 @@ PERCENT_SIGNS: Final = frozenset("%\uff05\u066a")
 _APOSTROPHES: Final = frozenset("'\u2019")
 _MARKS: Final = frozenset("%${}<>\\&@#")
 """Characters that placeholders begin or end with."""
-_TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]")
-"""A tag in plain text."""
+_TAG: Final = re.compile(r"[<\[](/?)([\w:.-]+)[^<>\[\]]*[>\]]|[!^]?\[|(\]\().*")
+"""A tag in plain text, or a side of a link."""
 _STATEMENT: Final = re.compile(r"\{%-?\s*(?:if|unless|for|el|end|with|block|case|when)|\{\{(?:[#^/]|\s*else)")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
@@ -95,7 +95,7 @@ class Splicing:
         percentages: True: percentages that the translation lacks are placeholders too.
 
     Attributes:
-        complete: True if the translation has a copy of each.
+        complete: True if the translation has a copy of each, and words between copies of tags.
     """
 
     def __init__(
@@ -117,12 +117,41 @@ class Splicing:
                     edits.append(Edit(first, after, numbers.popleft()))
                 elif first >= begin:
                     edits.append(_widened(target, first, after, begin))
+        self._pairs = list(_pairs_of(placeholders))
+        self._tight = set[int]()  # tags that spaces inside of them were taken from
         self._copies = {edit.number: edit[:2] for edit in edits if edit.number >= 0}
         self._edits = list(self._with_marks(sorted(edits)))
         self._kept = [(edit.first, edit.after) for edit in self._edits]
         if percentages and target != text:
             self._add_percentages()
-        self.complete = len(self._copies) == len(self._placeholders)
+        self._hollow = [pair for pair in self._pairs if self._is_hollow(*pair)]
+        self.complete = len(self._copies) == len(self._placeholders) and not self._hollow
+
+    def _is_hollow(self, start: int, end: int) -> bool:
+        """True if the copies of two tags have no word between them, but the tags do in the text."""
+        given = self._text[self._placeholders[start].end : self._placeholders[end].start]
+        if not (start in self._copies and end in self._copies and any(map(str.isalnum, given))):
+            return False
+        left, right = sorted((self._copies[start], self._copies[end]))
+        return self._begin <= left[0] and not self._target[left[1] : right[0]].strip()
+
+    def _fill(self, pairs: Sequence[Pair]) -> None:
+        """Put tags without words between them around the words that alignment finds for those of the text."""
+        for start, end in self._hollow:
+            first, after = self._placeholders[start].end, self._placeholders[end].start
+            found = (place for place, source, _ in pairs if first <= source[0] < source[1] <= after)
+            run = _longest([place for place in found if self._is_free(place)], self._target)
+            if run is not None:
+                left, right = sorted((self._copies[start], self._copies[end]))
+                self._copies.update({start: (run[0], run[0]), end: (run[1], run[1])})
+                kept = (edit for edit in self._edits if edit.number not in {start, end})
+                removed = _widened(self._target, left[0], right[1], self._begin)
+                self._edits = sorted([*kept, removed, Edit(run[0], run[0], start), Edit(run[1], run[1], end)])
+
+    def _is_free(self, place: Place) -> bool:
+        """True if a word of the translation is in no copy, nor in the target prefix."""
+        number = bisect_left(self._kept, (place[1],))
+        return place[0] >= self._begin and (not number or self._kept[number - 1][1] <= place[0])
 
     def _add_percentages(self) -> None:
         """Add percentages that the translation lacks; others that it has instead are their copies."""
@@ -168,6 +197,7 @@ class Splicing:
         Args:
             pairs: aligned words of the translation; None: the model does not align, or all have copies.
         """
+        self._fill(pairs or ())
         missing = () if self.complete else self._missing(pairs)
         return self._written(self._in_pairs(sorted([*self._edits, *missing])))
 
@@ -177,33 +207,37 @@ class Splicing:
         Statements of templates are in the order of the text.
         """
         places = {edit.number: place for place, edit in enumerate(edits)}
-        opened: dict[str, list[int]] = {}
-        for number, one in enumerate(self._placeholders):
-            if (tag := _TAG.fullmatch(one.content)) is None:
-                continue
-            if not tag[1]:
-                opened.setdefault(tag[2], []).append(number)
-            elif starts := opened.get(tag[2]):
-                start, place = starts.pop(), places[number]
-                other = places[start]
-                if place < other and self._begin <= edits[place].first:
-                    for changed, one_of_pair in ((place, start), (other, number)):
-                        edits[changed] = edits[changed]._replace(number=one_of_pair)
+        for start, end in self._pairs:
+            place, other = places[end], places[start]
+            if place < other and self._begin <= edits[place].first:
+                for changed, one_of_pair in ((place, start), (other, end)):
+                    edits[changed] = edits[changed]._replace(number=one_of_pair)
+                place, other = other, place
+            self._tighten(edits, other, place)
         statements = [number for number, one in enumerate(self._placeholders) if _STATEMENT.match(one.content)]
         if not self._begin:
             for number, place in zip(statements, sorted(places[number] for number in statements), strict=True):
                 edits[place] = edits[place]._replace(number=number)
         return edits
 
+    def _tighten(self, edits: list[Edit], start: int, end: int) -> None:
+        """Take the spaces inside of two tags into the changes that write them if the text has none there."""
+        given, copy = self._placeholders[edits[start].number], edits[start]
+        until = edits[start + 1].first if start + 1 < len(edits) else len(self._target)
+        if self._begin <= copy.first < copy.after < until and self._target[copy.after] == " " != self._text[given.end]:
+            edits[start] = copy._replace(after=copy.after + 1)
+            self._tight.add(copy.number)
+        given, copy = self._placeholders[edits[end].number], edits[end]
+        since = max(self._begin, edits[end - 1].after if end else 0)
+        if since < copy.first < copy.after and self._target[copy.first - 1] == " " != self._text[given.start - 1]:
+            edits[end] = copy._replace(first=copy.first - 1)
+            self._tight.add(copy.number)
+
     def _missing(self, pairs: Sequence[Pair] | None) -> Iterator[Edit]:
         """Yield the changes that write placeholders without a copy."""
 
-        def is_free(place: Place) -> bool:
-            number = bisect_left(self._kept, (place[1],))
-            return place[0] >= self._begin and (not number or self._kept[number - 1][1] <= place[0])
-
         target = self._target
-        free = [pair for pair in pairs or [Pair(word, (0, 0)) for word in words(target)] if is_free(pair.place)]
+        free = [pair for pair in pairs or [Pair(word, (0, 0)) for word in words(target)] if self._is_free(pair.place)]
         aligned = [(pair.source, pair.place) for pair in free if pair.source[0] < pair.source[1]]
         aligned += [((one.start, one.end), self._copies[number]) for number, one in self._numbered(missing=False)]
         by_start, by_end = sorted(aligned), sorted(((start, end)[::-1], word) for (start, end), word in aligned)
@@ -290,7 +324,7 @@ class Splicing:
             done = max(done, edit.after)
             if edit.number >= 0:
                 one = self._placeholders[edit.number]
-                inserted = edit.first == edit.after
+                inserted = edit.first == edit.after or edit.number in self._tight
                 is_free = edit.first >= self._begin  # of the target prefix, which stays
                 if inserted or touches or (is_free and _WORD.match(last)):  # as a word is
                     add(space_between(last, "a", self._text[max(0, one.start - 1) : one.start]))
@@ -307,6 +341,18 @@ class Splicing:
         add(self._target[done:])
         missing = frozenset(number for number, _ in self._numbered(missing=True))
         return Spliced("".join(parts), self._placeholders, tuple(places), missing, tuple(moved))
+
+
+def _pairs_of(placeholders: Sequence[Placeholder]) -> Iterator[Place]:
+    """Yield the numbers of the start tags and end tags that belong together."""
+    opened: dict[str | None, list[int]] = {}
+    for number, one in enumerate(placeholders):
+        if (tag := _TAG.fullmatch(one.content)) is None:
+            continue
+        if not (tag[1] or tag[3]):
+            opened.setdefault(tag[2], []).append(number)
+        elif starts := opened.get(tag[2]):
+            yield starts.pop(), number
 
 
 def _percentages(text: str, taken: Sequence[Place] = ()) -> Iterator[tuple[Place, str]]:

@@ -88,8 +88,16 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("$1\u00a0files", "$1개 파일", None, "{a}개 파일"),
         ("$6 yes $7 no $8 $1", "$1 $8 ja $6 nein $7", None, "{a} {% if x %} ja {% else %} nein {% endif %}"),
         ("open $1$2 now", "$1 $2 öffnen", None, "{a}{b} öffnen"),
-        ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies </b> <b> ansehen</b>"),
+        ("see $4this$5 $4$5", "$5dies $4 $5 ansehen$4", None, "<b>dies</b> <b> ansehen</b>"),
         ("see $4this$5", "dies ansehen", "0-1 1-0", "<b>dies</b> ansehen"),
+        # Spaces between tags and words as in the text.
+        ("see $4the$5 file", "$4 die $5-Datei ansehen", None, "<b>die</b> -Datei ansehen"),
+        ("see $4the$5 file", "die$4 Datei $5 ansehen", None, "die <b>Datei</b> ansehen"),
+        ("see $4 the $5 file", "$4 die $5-Datei ansehen", None, "<b> die </b>-Datei ansehen"),
+        # Words between tags.
+        ("tell $4 us $5 more", "$4 $5 uns mehr sagen", "4-3 5-6 6-0", "<b> uns </b> mehr sagen"),
+        ("tell $4 us $5 more", "$4$5을 봅니다", "3-0", "<b> </b>을 봅니다"),
+        ("tell $4 $5 more", "mehr $4$5 sagen", None, "mehr <b> </b> sagen"),
     ],
 )
 def test_examples(text: str, target: str, links: str | None, expected: str) -> None:
