@@ -23,7 +23,7 @@ from jumok_serve.tasks.word_alignment import token_places, words
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
-LEAST_ATTENTION: Final = 0.1
+LEAST_ATTENTION: Final = 0.05
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
 KOREAN_LEAST_ATTENTION: Final = 0.04
 """The same in Korean, whose nouns attend to the article of the source too."""
