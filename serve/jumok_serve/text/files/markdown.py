@@ -73,6 +73,8 @@ MAX_MARKS: Final = 250_000
 """Marks of lists and quotations of a file: each takes memory in the parser."""
 _CONTAINER: Final = re.compile(rb">|[-+*](?=[ \t]|\Z)|\d[.)](?=[ \t]|\Z)")
 _FIRST_TAG: Final = re.compile(r"<[^<>]*+>[ \t]*+\r?\n")
+_INDENTED: Final = re.compile(rb"\n *(?:\t| {4})[ \t]*\Z")
+"""Before a paragraph: it begins behind a definition of a link, or would be code."""
 _SETEXT: Final = re.compile(rb"[ \t]*+\r?\n[ \t>]*+[=-]")
 
 _ENTITY: Final = re.compile(r"(&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)")
@@ -297,6 +299,9 @@ class _Reader:
             block.before, block.behind = ("", "\n===\n") if setext else ("# ", f"{tail.decode().rstrip()}\n")
         elif block.kind in {"Paragraph", "Item"} and self._ends and self._ends[-1] >= 0:
             block.before = f"- {self._task}"
+        elif block.kind == "Paragraph" and not self._ends:
+            indented = _INDENTED.search(self._data[max(0, block.first - 80) : block.first])
+            block.before = "[_]: _\n\t" if indented else ""
         if block.kind != "HtmlBlock" and not block.is_cut:
             self._pair(block)
         yield block
@@ -435,6 +440,8 @@ class _Reader:
         part, block = self._open.pop(), self._block
         if self._open and self._open[-1] is part:
             return
+        while self._data[after - 1] in b" \t":
+            after -= 1  # the parser gives it a tab at the end of a heading
         if part.label is not None and self._data[after : after + 2] == b"[]":
             after += 2  # the parser leaves them out
         if part.role is Kind.RAW:

@@ -124,8 +124,7 @@ class Message(Numbered):
         self._mark, self._key = text[place : place + 1], text[place + 1 : place + 2]
         text = text[:place] + text[place + 1 :]
         # A conversion counts also if a longer placeholder around it is divided by a tag.
-        checked = self._kinds & _CHECKED
-        holes = [*find_holes(text, self._kinds), *find_holes(text, checked)] if self._kinds else []
+        holes = [*find_holes(text, self._kinds), *find_holes(text, self._checked)] if self._kinds else []
         self.conversions = self._counted(text)
         self._entities = dict[str, str]()
         self._mixed = "&" in _ENTITY.sub("", text)  # with characters that stand for themselves: entities are holes
@@ -256,9 +255,15 @@ class Message(Numbered):
             accelerate(parts, self._mark, self._key)
         return (self._wrapped(parts) if self._width else "".join(part for _, part in parts)) + self._keys
 
+    @property
+    def _checked(self) -> frozenset[str]:
+        """Kinds of conversions; for flags of others, braces around one are characters."""
+        checked = self._kinds & _CHECKED
+        return checked if len(checked) == 1 or self._flags & _BRACES else checked - {"braces"}
+
     def _counted(self, text: str) -> Counter[str]:
         """Count the conversions of a text, but for doubled signs, which are characters."""
-        holes = find_holes(text, self._kinds & _CHECKED) if self._kinds else ()
+        holes = find_holes(text, self._checked) if self._kinds else ()
         return Counter(one for hole in holes if (one := text[hole.first : hole.after]) != "%%")
 
     def _put_in_order(self, parts: list[tuple[int, str]]) -> None:
@@ -266,7 +271,7 @@ class Message(Numbered):
         sign = "{" if self._flags & _BRACES else "%"
         takes, inside = list[str](), dict[int, list[tuple[int, Hole]]]()  # what takes the next argument, by its part
         for number, (written, _) in enumerate(self._written if self.conversions else ()):
-            for hole in find_holes(written, self._kinds & _CHECKED):
+            for hole in find_holes(written, self._checked):
                 if written[hole.first] == sign and _NEXT.match(written, hole.first):
                     inside.setdefault(number, []).append((len(takes), hole))
                     takes.append(written[hole.first : hole.after])

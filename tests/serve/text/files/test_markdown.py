@@ -75,6 +75,21 @@ def test_translated_files_have_the_tree_of_the_file(content: str) -> None:
     assert len(texts(written, "markdown")) == len(texts(content, "markdown"))
 
 
+@pytest.mark.parametrize("line", ["<!-- c -->a dog", "# a dog", "- a dog", "> a dog", "<div> a dog"])
+def test_what_is_behind_a_definition_is_a_paragraph_if_it_is_indented(line: str) -> None:
+    content = f"[1]: a\n\t{line}\n"
+    written = rewritten(content, "markdown", with_all_words_changed)
+    assert written != content
+    assert tree(written) == tree(content)
+
+
+@pytest.mark.parametrize("word", ["~~x~~", "**x**", "[x](y)", "_x_"])
+@pytest.mark.parametrize("end", ["\t", " \t "])
+def test_white_space_at_the_end_of_a_heading_is_kept(word: str, end: str) -> None:
+    content = f"# {word}{end}\n"
+    assert rewritten(content, "markdown", with_all_words_changed) == content.replace("x", "말")
+
+
 def test_the_model_reads_code_as_it_is_written() -> None:
     (text,) = texts("Use `https://a.org/b {{ c }}`", "markdown")
     assert text.content == 'Use <m1 translate="no">https://a.org/b {{ c }}</m1>'

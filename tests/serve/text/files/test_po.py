@@ -357,6 +357,8 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
         ("c-format", "%s of %d", None, '<x i="0">a</x> von <x i="1">b</x>', "%s von %d"),
         ("c-format", "%*d of %s", None, '<x i="1">a</x> von <x i="0">b</x>', "%*d von %s"),
         ("c-format", "%<PRIuMAX> of %s", None, '<x i="1"/> von <x i="0"/>', "%2$s von %1$<PRIuMAX>"),
+        ("c-format", "a {%u}: %s", None, 'A <x i="1">a</x>: <x i="0">b</x>', "A %2$s: {%1$u}"),
+        ("perl-format, perl-brace-format", "${%d} of %s", None, '<x i="1"/> von <x i="0"/>', "%2$s von ${%1$d}"),
         ("php-format", "%s of %s", None, '<x i="1">a</x> von <x i="0">b</x>', "%2$s von %1$s"),
         ("python-format", "%s of %d", None, '<x i="1">a</x> von <x i="0">b</x>', "%s von %d"),
         ("python-format", "%(a)s of %(b)s", None, '<x i="1">a</x> von <x i="0">b</x>', "%(b)s von %(a)s"),
