@@ -41,6 +41,7 @@ _NAMES: Final = {
     "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?|[kcm]m|[kmµ]g|[mnµ]s|km/h|°[CF]",
     "FIXED": "[\u00a0\u202f]|&(?:nbsp|#160);",  # spaces at which no line is broken
     "GLUED": "em|pt|dpi|ppi|[mnµ]s|p|[mk]?[VWA]|dB|[ckmn]m",
+    "MASK": r"\d{1,6}+|[A-Z](?:_?[A-Z\d]){0,40}+",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "LINK": r"\]\((?:[^()\n]|\([^()\n]{0,100}+\)){1,500}\)",
@@ -129,8 +130,11 @@ RULES: Final = (
     # Weblate's machinery; what callers of translation services write
     Rule(
         "mask",
-        r"X\]|_|XX|⟧",
-        r"\[X\d{1,6}+X\]|⟦\d{1,6}+⟧|(?<!\w)__?[A-Z]{1,20}+_?\d{1,6}+__?(?!⟨W⟩)|(?<!⟨W⟩)XX\d{1,6}+XX(?!⟨W⟩)",
+        r"[X\d_A-Z]\]|_|XX|⟧|>>|##|@@|\?>",
+        r"\[X\d{1,6}+X\]|⟦\d{1,6}+⟧|(?<!\w)__?[A-Z]{1,20}+_?\d{1,6}+__?(?!⟨W⟩)|(?<!⟨W⟩)XX[A-Z]{0,10}?\d{1,6}+XX(?!⟨W⟩)"
+        r"|\[\[(?:⟨MASK⟩)\]\]|<<(?:⟨MASK⟩|[a-z]⟨W⟩{0,40}+)>>|##(?:⟨MASK⟩)##|@@(?:⟨MASK⟩)@@|(?<!\w)__(?:⟨MASK⟩)__(?!⟨W⟩)"
+        r"|\[(?:[A-Z]{1,20}+(?:_[A-Z\d]{1,20}+){1,4}|[A-Z]{1,10}+\d{1,6}+)\]|(?<![\w$%])[A-Z]{2,20}+_\d{1,6}+(?!⟨W⟩)"
+        r"|<\?[^<>?\n]{1,500}+\?>",
     ),
     # mustache(5); Handlebars, Jinja, Django and Angular templates; i18next
     Rule(

@@ -36,8 +36,9 @@ EXAMPLES: Final = {
         "a < b  1 </ 2  <  <b>  <file>  <x  a </ b  a[b]  [b]  `a' and `b'  ``a''  ` a  [a] (b)",
     ),
     "mask": (
-        "[X0X]  [X12X]  ⟦1⟧  __PH_0__  XX0XX",
-        "[X]  __init__  XXL",
+        "[X0X]  [X12X]  ⟦1⟧  __PH_0__  XX0XX  XXPH0XX  [[0]]  [[VAR_1]]  <<0>>  <<name>>  ##0##  ##NAME##  @@NAME@@"
+        "  __0__  __TOKEN__  [PH0]  [FIRST_NAME]  VAR_1  <?php echo 1 ?>",
+        "[X]  __init__  XXL  [[name]]  [TIP]  ##  << 1 >>  A_1  <? a  [0]",
     ),
     "double_braces": (
         ("{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {# note #}  {{count, number}}  {{ a|b:\"c\" }}"),
