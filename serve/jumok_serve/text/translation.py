@@ -242,9 +242,9 @@ class PendingTexts:
             number: index of the sentence in the block.
         """
         text = sentences.text_of(number)
+        prefix = self.prefixes[index].rstrip() if sentences is self.texts[index].blocks[0] and number == 0 else ""
         if not sentences.sources[number].token_ids:  # nothing but placeholders
-            target = text
-        prefix = self.prefixes[index] if sentences is self.texts[index].blocks[0] and number == 0 else ""
+            target = text if text.startswith(prefix) else f"{prefix} {text}"
         begin = len(prefix) if target.startswith(prefix) else 0
         return Splicing(text, sentences.placeholders[number], target, begin, percentages=self.keeps_percentages)
 

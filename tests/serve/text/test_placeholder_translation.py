@@ -103,6 +103,14 @@ def test_a_target_prefix_has_some(translator: Translator) -> None:
             assert translation.text.startswith(prefix)
 
 
+@pytest.mark.parametrize("prefix", ["ein", "ein  "])
+@pytest.mark.parametrize("text", ["Open {name} and %s", "{name}", "{name}, {id}", "{n, plural, other {Dogs}}"])
+def test_a_target_prefix_stays_at_the_beginning(translator: Translator, text: str, prefix: str) -> None:
+    translation = translator.translate(text, placeholders=True, target_prefix=prefix, split_sentences=False, **SHORT)
+    assert translation.text.startswith("ein")
+    assert all(translation.text.count(one) == 1 for one in re.findall(r"\{[a-z]+\}|%s|\{n, plural, other", text))
+
+
 def test_stable_texts_are_beginnings_of_the_translation(translator: Translator) -> None:
     rng = random.Random(4)
     texts = [made_text(rng) for _ in range(30)]
