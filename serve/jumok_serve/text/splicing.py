@@ -36,6 +36,11 @@ _DIGIT: Final = re.compile(r"[.,]?\d")
 _GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
 """Letter behind a copy that is no ending of it, as of a genitive."""
 
+_BEGUN: Final = re.compile(
+    r"((?:(?<=d)(?:e[mnrs]?|ie|as|u)|(?<=u)nd|(?<=i)se|(?<=s)(?:ie?|es?))(?= \w))|(?<=[ds])[aeiouäöü]\w{2}"
+)
+"""What models make of a conversion's letter: `%die Seiten` has an article, which goes, and `%dateien` another word."""
+
 
 class Edit(NamedTuple):
     """A change of a translation.
@@ -114,7 +119,10 @@ class Splicing:
                 waiting.setdefault(text[one.start : one.end], deque()).append(number)
             for first, after in _copies_of(waiting, target):
                 if numbers := waiting[target[first:after]]:
-                    edits.append(Edit(first, after, numbers.popleft()))
+                    end = placeholders[number := numbers.popleft()].end
+                    can_begin = target[first] == "%" and first >= begin and not text[end : end + 1].isalnum()
+                    begun = _BEGUN.match(target, after) if can_begin else None
+                    edits.append(Edit(first, after + (len(begun[1] or "") or -1 if begun else 0), number))
                 elif first >= begin:
                     edits.append(_widened(target, first, after, begin))
         self._pairs = list(_pairs_of(placeholders))
