@@ -63,9 +63,9 @@ _RAW: Final = re.compile(
     rb"|(?<![\w:]):[+-]?[A-Za-z0-9][\w+-]{0,50}+:(?![\w:])"
     rb"|(?<!\w)(?:https?|ftp)://(?:[\w.\-/?#&=%+:@!$,;~*]|[\xc3-\xdf][\x80-\xbf]|\([^\s()<>]{0,500}+\)){0,2000}"
     rb"(?:[A-Za-z0-9/#=&%+$-]|[\xc3-\xdf][\x80-\xbf]|\([^\s()<>]{0,500}+\))"
-    rb"|(?<=[\])`])\{[^{}\n]{1,500}+\}|\[\^[^\]\s]{1,200}+\]"
+    rb"|(?<=[\])`])\{[^{}\n]{1,500}+\}|(?:(?<=\])\[|\[\^)[^\[\]\s]{1,200}+\]"
 )
-"""Templates, emoji codes, bare addresses, attributes of spans, and marks of footnotes that are defined elsewhere."""
+"""Templates, emoji codes, bare addresses, attributes of spans, and marks of notes and links defined elsewhere."""
 _EDGES: Final = re.compile(rb"(\{{1,3}%?|:|[a-z]+://)(.*?)(%?\}{1,3}|:|[/#=&%+$-]|)", re.DOTALL)
 _STEP: Final = 2**15
 """Bytes that are masked at once, which holds Python's lock."""

@@ -90,6 +90,11 @@ def test_white_space_at_the_end_of_a_heading_is_kept(word: str, end: str) -> Non
     assert rewritten(content, "markdown", with_all_words_changed) == content.replace("x", "말")
 
 
+def test_labels_without_a_definition_are_kept() -> None:
+    (text,) = texts("See [the docs][1] and [more][ref].\n", "markdown")
+    assert [one.written for one in scan(text.content, html=True) if one.kind is Kind.TEXT][1::2] == ["[1]", "[ref]"]
+
+
 def test_the_model_reads_code_as_it_is_written() -> None:
     (text,) = texts("Use `https://a.org/b {{ c }}`", "markdown")
     assert text.content == 'Use <m1 translate="no">https://a.org/b {{ c }}</m1>'
