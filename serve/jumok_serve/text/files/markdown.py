@@ -411,7 +411,7 @@ class _Reader:
         done = 0 if block is None else block.parts[-1].after if block.parts else block.first
         escaped = done < first and self._data[first - 1 : first] == b"\\"
         block = self._add(_Part(Kind.TEXT, first - escaped, after, written, "Text", text))
-        if escaped:
+        if escaped and text[0] not in ".)+-":  # those are marks only at the beginning, and parts of addresses
             block.forms[text[0]] = f"\\{text[0]}"
         elif written != text and text in _NEEDED.values():
             block.forms[text] = written
