@@ -145,6 +145,7 @@ def test_texts_without_letters_are_copied() -> None:
             r"line 19: an entry has at most 16 plural forms: remove msgstr\[16\]",
         ),
         (FILE.replace("UTF-8", "ISO-8859-1"), "line 2: the charset ISO-8859-1 is not UTF-8: convert .* msgconv"),
+        (FILE.replace("UTF-8", "US-ASCII"), "line 2: the charset US-ASCII is not UTF-8: convert .* msgconv"),
         (
             f"# ä\n{FILE.replace('UTF-8', 'CP1252')}",
             "line 3: the charset CP1252 .*: the file is UTF-8, so write charset=",
