@@ -30,17 +30,14 @@ def html_pieces(content: str) -> Iterator[Piece]:
     index = 0
     while index < len(tokens):
         token, first = tokens[index], index
-        index += 1
-        if first in structure.ignored:
-            index = structure.ignored[first] + 1
+        index = structure.ignored.get(index, index) + 1
         written = "".join(one.written for one in tokens[first:index])
         if any(structure.separate[first:index]):
             yield from text_within("".join(run), first_line, letters)
             yield written
             run, letters = [], False
         else:
-            if not run:
-                first_line = line
+            first_line = first_line if run else line
             run.append(written)
             letters = letters or (token.kind is Kind.TEXT and has_letters(written))
         line += written.count("\n")
