@@ -147,7 +147,7 @@ def refuse(line: int, problem: str) -> NoReturn:
 
 
 _DECLARED: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
-_UNICODE: Final = {"utf-8", "utf-16", "us-ascii", "ascii"}
+_UNICODE: Final = {"utf-8", "utf-16"}
 
 
 def read_of_xml(content: str, parts: Iterator[_Part], remedy: str) -> Iterator[_Part]:

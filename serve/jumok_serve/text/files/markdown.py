@@ -411,7 +411,7 @@ class _Reader:
         done = 0 if block is None else block.parts[-1].after if block.parts else block.first
         escaped = done < first and self._data[first - 1 : first] == b"\\"
         block = self._add(_Part(Kind.TEXT, first - escaped, after, written, "Text", text))
-        if escaped:
+        if escaped and text[0] not in ".)+-":  # those are marks only at the beginning, and parts of addresses
             block.forms[text[0]] = f"\\{text[0]}"
         elif written != text and text in _NEEDED.values():
             block.forms[text] = written
@@ -649,6 +649,10 @@ def _write(  # noqa: PLR0917 - kept for each text, as few objects
     if translation == content:
         return written
     parts = _read_translation(block.parts, translation.encode("utf-8", "replace").decode())
+    for index, behind in enumerate(parts[1:]):
+        if (url := parts[index].written)[:1].isalpha() and parts[index].kind == "Raw" and behind.shown[:1].isalpha():
+            key = ("Link", [*_mask(url.encode())][-1], "")  # without brackets the word would be in the address
+            parts[index] = replace(parts[index], kind="Link", key=key, written=f"<{url}>")
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
     kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}

@@ -53,7 +53,7 @@ MAX_FORMS: Final = 16
 """Plural forms of an entry; no language has more than six."""
 MAX_DIGITS: Final = 9
 """Digits of a number of plural forms."""
-_UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
+_UNICODE: Final = {"utf-8", "utf8", "charset"}
 
 
 @dataclass(slots=True)

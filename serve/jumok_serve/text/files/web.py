@@ -1,12 +1,16 @@
 """HTML: blocks of text with their inline tags are translated; all else stays."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.document import TAGS, FileFormat, Piece, has_letters, in_steps, text_within
+from jumok_serve.text.files.document import TAGS, FileFormat, Piece, has_letters, in_steps, refuse, text_within
 from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import find_structure, separate_parents
+
+_CHARSET: Final = re.compile(r"(?i)<meta\s(?:[^>]*text/html;)?\s*charset\s*=\s*[\"']?(?!utf-?(?:8|16))([\w.:-]+)")
+"""Charset of a page that is not Unicode, in the first 1,024 characters, where browsers look for it."""
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
@@ -26,21 +30,30 @@ def html_pieces(content: str) -> Iterator[Piece]:
     index = 0
     while index < len(tokens):
         token, first = tokens[index], index
-        index += 1
-        if first in structure.ignored:
-            index = structure.ignored[first] + 1
+        index = structure.ignored.get(index, index) + 1
         written = "".join(one.written for one in tokens[first:index])
         if any(structure.separate[first:index]):
             yield from text_within("".join(run), first_line, letters)
             yield written
             run, letters = [], False
         else:
-            if not run:
-                first_line = line
+            first_line = first_line if run else line
             run.append(written)
             letters = letters or (token.kind is Kind.TEXT and has_letters(written))
         line += written.count("\n")
     yield from text_within("".join(run), first_line, letters)
 
 
-FORMATS: Final = {"html": FileFormat(html_pieces, "html", parts=TAGS)}
+def _page_pieces(content: str) -> Iterator[Piece]:
+    """Yield the pieces of a page.
+
+    Raises:
+        InvalidArgumentError: it declares a charset that is not Unicode.
+    """
+    if declared := _CHARSET.search(content, 0, 1024):
+        line = content.count("\n", 0, declared.start(1)) + 1
+        refuse(line, f"the charset {declared[1]} is not UTF-8: convert the file, and write charset=UTF-8")
+    yield from html_pieces(content)
+
+
+FORMATS: Final = {"html": FileFormat(_page_pieces, "html", parts=TAGS)}

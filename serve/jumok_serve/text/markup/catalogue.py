@@ -37,7 +37,7 @@ def _words(words: str) -> frozenset[str]:
 _TAG: Final = re.compile(
     r"<!--[^<]*?-->|</?([A-Za-z][\w:.-]*+)(?:\s(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+')*)?/?>|\x1b\[[\d;]{0,20}m"
 )
-_CODE: Final = re.compile(r"(?<![\w&])(?:[BCEFILRSXZ]|C[BIRW])<(?=[^\s<>=])|<|>")
+_CODE: Final = re.compile(r"(?<![\w&])(?:[BCEFILRSXZ]|C[BIRW])<(?=[^\s<>=])|E<(?=[lg]t>)|<|>")
 """A code of POD and of po4a's manual pages begins, or one ends."""
 _ALONE: Final = _words("b big br code dd dt em font hr i img li p small span strong sub sup td th tr tt u wbr")
 """Elements whose start tags are markup without an end; others, as `<file>`, are text."""

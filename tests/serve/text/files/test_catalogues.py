@@ -541,6 +541,7 @@ STATES = {"new", "translated", "needs_review"}
         ("android", "<resources>", "it is not well-formed XML"),
         ("android", '<!DOCTYPE r [<!ENTITY a "ha">]><resources/>', "declares the entity 'a'"),
         ("android", '<?xml version="1.0" encoding="latin1"?><resources/>', "the encoding latin1 is not UTF-8"),
+        ("resx", '<?xml version="1.0" encoding="us-ascii"?><root/>', "the encoding us-ascii is not UTF-8"),
         ("qt", "export const a = 1;", "the outermost element must be TS, got none"),
         ("resx", "<a/>", "must be root, got a"),
         ("properties", "a=b\nc=\\u12", r"line 2: no escape is as '\\\\u12': write four digits"),

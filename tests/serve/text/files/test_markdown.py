@@ -233,6 +233,10 @@ def test_only_what_would_be_a_mark_is_escaped(translation: str, written: str) ->
         ("a `b` c", 'c <m1 translate="no">b</m1> a', "c `b` a"),
         ("![a *b*](c) d", "d <m0/>", "d ![a *b*](c)"),
         ("![a](b) c", "c <m0/><br i0/>]x[", "c ![\\]x\\[](b)"),
+        ("1\\. a", "a www.b-c.org.", "a www.b-c.org."),
+        ("1\\. a", "2. a", "2\\. a"),
+        ("a https://b.org/c", '<m1 translate="no">https://b.org/c</m1>을 *', "<https://b.org/c>을 *"),
+        ("a https://b.org/c", '<m1 translate="no">https://b.org/c</m1>. a', "https://b.org/c. a"),
     ],
 )
 def test_marks_are_read_as_marks_beside_other_words(source: str, translation: str, written: str) -> None:

@@ -145,6 +145,7 @@ def test_texts_without_letters_are_copied() -> None:
             r"line 19: an entry has at most 16 plural forms: remove msgstr\[16\]",
         ),
         (FILE.replace("UTF-8", "ISO-8859-1"), "line 2: the charset ISO-8859-1 is not UTF-8: convert .* msgconv"),
+        (FILE.replace("UTF-8", "US-ASCII"), "line 2: the charset US-ASCII is not UTF-8: convert .* msgconv"),
         (
             f"# ä\n{FILE.replace('UTF-8', 'CP1252')}",
             "line 3: the charset CP1252 .*: the file is UTF-8, so write charset=",
@@ -393,6 +394,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
         ("", '<span class="notranslate">No</span> yes', '<x i="0" translate="no">No</x> yes', '<x i="0"/> ja', None),
         ("", "<b>a</b> < b", '<g i="0">a</g> &lt; b', '<g i="0">A</g> &lt; B', "<b>A</b> < B"),
         ("c-format", "{} of %s", None, '<x i="1"/> von <x i="0"/>', "%s von {}"),
+        ("", "a E<lt>bE<gt>", None, '<x i="0"/>B<x i="1"/> a', "E<lt>BE<gt> a"),
         ("", "B<a> I</b> c E<lt>d", None, '<g i="1">x</g> <x i="2"/>d <g i="0">A</g>', "I<x> E<lt>d B<A>"),
         (
             "",

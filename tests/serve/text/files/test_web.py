@@ -1,6 +1,7 @@
 """HTML: blocks are texts, with their inline tags; all else stays, in time proportional to the file."""
 
 import random
+from contextlib import nullcontext
 
 import html5lib
 import pytest
@@ -13,6 +14,7 @@ from jumok_serve.text.markup.scanner import scan
 from jumok_serve.text.markup.structure import mend
 from tests.serve.text.markup.test_made_documents import documents, translated
 from tests.support.files import made, read_file, rewritten, texts
+from tests.support.refusals import refused
 
 PAGE = """<!DOCTYPE html>
 <html><head><title>Two dogs</title><style>p { a: b }</style></head>
@@ -122,6 +124,20 @@ def test_a_browser_reads_the_same_elements_from_a_translated_page(name: str) -> 
             return parse(text, "html").written(lambda block: translated(block, chosen, all_words=True))
 
         assert elements(rewritten(page, "html", translate)) == elements(page)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ('<head>\n<meta charset="ISO-8859-1">', "line 2: the charset ISO-8859-1 is not UTF-8: convert the file"),
+        ("<META http-equiv=Content-Type content='text/html; charset=us-ascii'>", "line 1: the charset us-ascii is"),
+        ('<meta charset="utf-8"><meta name=a content="charset=latin1">', ""),
+        ("<meta http-equiv=Content-Type content='text/html; charset = UTF8'>", ""),
+    ],
+)
+def test_pages_of_another_charset_are_refused(page: str, message: str) -> None:
+    with refused("file", message) if message else nullcontext():
+        assert rewritten(page, "html") == page
 
 
 def test_texts_of_custom_elements_are_apart() -> None:
