@@ -651,8 +651,8 @@ def _write(  # noqa: PLR0917 - kept for each text, as few objects
     parts = _read_translation(block.parts, translation.encode("utf-8", "replace").decode())
     for index, behind in enumerate(parts[1:]):
         if (url := parts[index].written)[:1].isalpha() and parts[index].kind == "Raw" and behind.shown[:1].isalpha():
-            key = ("Link", [*_mask(url.encode())][-1], "")  # without brackets the word would be in the address
-            parts[index] = replace(parts[index], kind="Link", key=key, written=f"<{url}>")
+            # Without brackets the word would be in the address.
+            parts[index] = _Part(Kind.RAW, 0, 0, f"<{url}>", "Link", key=("Link", [*_mask(url.encode())][-1], ""))
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
     kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}

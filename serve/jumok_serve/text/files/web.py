@@ -14,7 +14,13 @@ _CHARSET: Final = re.compile(r"(?i)<meta\s(?:[^>]*text/html;)?\s*charset\s*=\s*[
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
-    """Yield the pieces of a document; a tag without a partner separates texts."""
+    """Yield the pieces of a document; a tag without a partner separates texts.
+
+    Raises:
+        InvalidArgumentError: it declares a charset that is not Unicode.
+    """
+    if declared := _CHARSET.search(content, 0, 1024):
+        refuse(content.count("\n", 0, declared.start(1)) + 1, f"convert it from {declared[1]} to UTF-8")
     tokens = yield from in_steps(scan(content, html=True))
     structure = find_structure(tokens, "html", MarkupRules())
     known = bytearray(len(tokens))  # tags with a partner, and tokens that are not translated
@@ -44,16 +50,4 @@ def html_pieces(content: str) -> Iterator[Piece]:
     yield from text_within("".join(run), first_line, letters)
 
 
-def _page_pieces(content: str) -> Iterator[Piece]:
-    """Yield the pieces of a page.
-
-    Raises:
-        InvalidArgumentError: it declares a charset that is not Unicode.
-    """
-    if declared := _CHARSET.search(content, 0, 1024):
-        line = content.count("\n", 0, declared.start(1)) + 1
-        refuse(line, f"the charset {declared[1]} is not UTF-8: convert the file, and write charset=UTF-8")
-    yield from html_pieces(content)
-
-
-FORMATS: Final = {"html": FileFormat(_page_pieces, "html", parts=TAGS)}
+FORMATS: Final = {"html": FileFormat(html_pieces, "html", parts=TAGS)}

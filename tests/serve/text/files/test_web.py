@@ -129,8 +129,11 @@ def test_a_browser_reads_the_same_elements_from_a_translated_page(name: str) -> 
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ('<head>\n<meta charset="ISO-8859-1">', "line 2: the charset ISO-8859-1 is not UTF-8: convert the file"),
-        ("<META http-equiv=Content-Type content='text/html; charset=us-ascii'>", "line 1: the charset us-ascii is"),
+        ('<head>\n<meta charset="ISO-8859-1">', "line 2: convert it from ISO-8859-1 to UTF-8"),
+        (
+            "<META http-equiv=Content-Type content='text/html; charset=us-ascii'>",
+            "line 1: convert it from us-ascii to UTF-8",
+        ),
         ('<meta charset="utf-8"><meta name=a content="charset=latin1">', ""),
         ("<meta http-equiv=Content-Type content='text/html; charset = UTF8'>", ""),
     ],
