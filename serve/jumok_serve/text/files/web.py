@@ -10,7 +10,7 @@ from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import find_structure, separate_parents
 
 _CHARSET: Final = re.compile(r"(?i)<meta\s(?:[^>]*text/html;)?\s*charset\s*=\s*[\"']?(?!utf-?(?:8|16))([\w.:-]+)")
-"""Charset of a page that is not Unicode, in the first 1,024 characters, where browsers look for it."""
+"""Charset of a page that is not Unicode, in the first 1,024 characters, where browsers look for it; XML says its own."""
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
@@ -19,7 +19,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: it declares a charset that is not Unicode.
     """
-    if declared := _CHARSET.search(content, 0, 1024):
+    if (declared := _CHARSET.search(content, 0, 1024)) and not content.startswith("<?xml"):
         refuse(content.count("\n", 0, declared.start(1)) + 1, f"convert it from {declared[1]} to UTF-8")
     tokens = yield from in_steps(scan(content, html=True))
     structure = find_structure(tokens, "html", MarkupRules())

@@ -135,6 +135,7 @@ def test_a_browser_reads_the_same_elements_from_a_translated_page(name: str) -> 
             "line 1: convert it from us-ascii to UTF-8",
         ),
         ('<meta charset="utf-8"><meta name=a content="charset=latin1">', ""),
+        ('<?xml version="1.0"?><html><meta charset="latin1"/>', ""),
         ("<meta http-equiv=Content-Type content='text/html; charset = UTF8'>", ""),
     ],
 )
