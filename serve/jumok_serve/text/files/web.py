@@ -10,7 +10,7 @@ from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import find_structure, separate_parents
 
 _CHARSET: Final = re.compile(r"(?i)<meta\s(?:[^>]*text/html;)?\s*charset\s*=\s*[\"']?(?!utf-?(?:8|16))([\w.:-]+)")
-"""Charset of a page that is not Unicode, in the first 1,024 characters, where browsers look for it; XML says its own."""
+"""Charset of a page that is not Unicode, in the first 1,024 characters, where browsers look; XML says its own."""
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
