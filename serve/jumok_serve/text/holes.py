@@ -41,7 +41,7 @@ _NAMES: Final = {
     "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?|[kcm]m|[kmµ]g|[mnµ]s|km/h|°[CF]",
     "FIXED": "[\u00a0\u202f]|&(?:nbsp|#160);",  # spaces at which no line is broken
     "GLUED": "em|pt|dpi|ppi|[mnµ]s|p|[mk]?[VWA]|dB|[ckmn]m",
-    "MASK": r"\d{1,6}+|[A-Z](?:_?[A-Z\d]){0,40}+",
+    "MASK": r"\d{1,6}+|[A-Z](?:_?[A-Z\d]){0,40}",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "LINK": r"\]\((?:[^()\n]|\([^()\n]{0,100}+\)){1,500}\)",
