@@ -36,7 +36,7 @@ _DIGIT: Final = re.compile(r"[.,]?\d")
 _GLUED: Final = re.compile(rf"(?!s\b){_WORD.pattern}")
 """Letter behind a copy that is no ending of it, as of a genitive."""
 
-_BEGUN: Final = re.compile(r"((?:(?<=d)(?:e[mnrs]?|ie|as|u)|nd|(?<=[is])i?s?e)(?= \w))|(?<=[ds])[aeiouäöü]\w{2}")
+_BEGUN: Final = re.compile(r"((?:(?<=d)(?:e[mnrs]?|ie|as|u)|(?<=u)nd|(?<=[is])i?s?e)(?= \w))|(?<=[ds])[aeiouäöü]\w{2}")
 """What models make of a conversion's letter: `%die Seiten` has an article, which goes, and `%dateien` another word."""
 
 

@@ -58,6 +58,7 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("%s rows", "%sie Zeilen", None, "%s Zeilen"),
         ("%s pages", "%seiten löschen", None, "%s seiten löschen"),
         ("%s times", "%sfach", None, "%s fach"),
+        ("%s. edition", "%snd edition", None, "%s nd edition"),
         ("%sie pages", "%sie Seiten", None, "%sie Seiten"),
         ("in $1 of $2", "in$1Datei von $2x", None, "in {a} Datei von {b} x"),
         ("file of %s", "%ss Datei", None, "%ss Datei"),
